@@ -37,7 +37,7 @@ type Hooks struct {
 	// request. The hook is not reliable if an answer was lost: a SetLimit that was retried always causes it, a request whose
 	// first answer was lost never does.
 	LimitChanged func(Event)
-	// Recalled is called when a lease that the process retained (Retain in the Options of rwlock and mutex) was released because
+	// Recalled is called when a lease that the process retained (Retain in the Options of rwlock, mutex and semaphore) was released because
 	// somebody else asked for the lock. Duration is the time since the process learned of that. For a retained lease Renewed,
 	// and Lost if it is lost, are called once, however many callers share it; Released is called for each of them.
 	Recalled func(Event)

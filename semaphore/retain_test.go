@@ -344,3 +344,50 @@ func TestRetainedPermitsAtOnce(t *testing.T) {
 		other.Leave(other.hold(5))
 	})
 }
+
+// An outage is not contention for those who wait inside, and costs each of them one MaxElapsed, not one for each caller before it.
+func TestRetainedPermitsOutage(t *testing.T) {
+	retains(t, 2, func(s *embedded.Server, p, _ *retainer) {
+		p.fill(2)
+		first, second := p.hold(1), p.hold(1)
+		brief := func() (cancel func(), failed chan error) {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+			_, failed = p.waits(ctx, 1)
+			return cancel, failed
+		}
+		p.Net.DelayReplies(20 * time.Second) // each call takes as long to fail
+		cancel, failed := brief()
+		defer cancel()
+		if err := <-failed; !errors.Is(err, lockkeeper.ErrNotAcquired) {
+			s.Errorf("while both leases are certain: %v", err)
+		}
+		var all []chan error
+		for range 100 {
+			_, failed := p.waits(context.Background(), 1)
+			all = append(all, failed)
+		}
+		<-first.Done()
+		<-second.Done()
+		cancel, failed = brief()
+		defer cancel()
+		if err := <-failed; !errors.Is(err, lockkeeper.ErrUnavailable) {
+			s.Errorf("when both leases are lost: %v", err)
+		}
+		var gaveUp time.Time // the first of them
+		for _, failed := range all {
+			if err := <-failed; !errors.Is(err, lockkeeper.ErrUnavailable) {
+				s.Errorf("without an end of the wait: %v", err)
+			}
+			if gaveUp.IsZero() {
+				gaveUp = time.Now()
+			}
+		}
+		if d := time.Since(gaveUp); d > 5*time.Second {
+			s.Errorf("the last of 100 callers has given up %v after the first", d)
+		}
+		_, _ = first.Release(s.Context()), second.Release(s.Context())
+		p.Net.DelayReplies(0)
+		time.Sleep(2 * time.Minute)
+		p.fill(2)
+	})
+}

@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/keeper"
@@ -28,6 +27,7 @@ type pool struct {
 	each      int64        // permits of each of these; 0: they differ, or there are none
 	permits   int64        // of these, of all other leases of the process, and of its requests for leases
 	contended int          // leases that are in use until they are given back, since others wait at the server
+	granted   int          // leases that the process has, of any kind: it is certain that their permits are taken
 }
 
 // place is where a retention is.
@@ -74,10 +74,23 @@ func (r *name) placeLocked(x *retention) {
 	}
 }
 
+// openLocked notes that the lease of a retention was granted.
+func (r *name) openLocked(x *retention) {
+	if x.place != left {
+		r.changeLocked(func(p *pool) { p.granted++ })
+	}
+	r.placeLocked(x)
+}
+
 // leaveLocked removes a retention that is over.
 func (r *name) leaveLocked(x *retention) {
 	r.moveLocked(x, left)
-	r.changeLocked(func(p *pool) { p.permits -= x.permits })
+	r.changeLocked(func(p *pool) {
+		p.permits -= x.permits
+		if x.lease != nil {
+			p.granted--
+		}
+	})
 }
 
 func (r *name) moveLocked(x *retention, to place) {
@@ -131,7 +144,9 @@ const (
 type alone struct {
 	of      *name
 	permits int64
-	once    sync.Once
+
+	// Guarded by the name's mu.
+	granted, over bool
 }
 
 // LeaseEvent returns the permits of a lease that is lost.
@@ -145,14 +160,34 @@ func (a *alone) LeaseEvent(what lease.EventType) (own bool) {
 // CleanedUp returns the permits of a lease that was released.
 func (a *alone) CleanedUp() { a.end() }
 
-// end returns the permits.
+// grant notes that the lease was granted.
+func (a *alone) grant() {
+	a.of.mu.Lock()
+	defer a.of.mu.Unlock()
+	if !a.over {
+		a.granted = true
+		a.of.changeLocked(func(p *pool) { p.granted++ })
+	}
+}
+
+// end returns the permits, once.
 func (a *alone) end() {
-	a.once.Do(func() {
-		a.of.mu.Lock()
-		a.of.changeLocked(func(p *pool) { p.permits -= a.permits })
-		a.of.mu.Unlock()
-		a.of.serve()
-	})
+	r := a.of
+	r.mu.Lock()
+	was := a.over
+	a.over = true
+	if !was {
+		r.changeLocked(func(p *pool) {
+			p.permits -= a.permits
+			if a.granted {
+				p.granted--
+			}
+		})
+	}
+	r.mu.Unlock()
+	if !was {
+		r.serve()
+	}
 }
 
 // AcquirePermits is Acquire, of n permits of a semaphore, of which this process has at most limit inside.
@@ -171,12 +206,12 @@ func (l *Lock) AcquirePermits(ctx context.Context, n, limit int, wait bool) (lif
 		}
 	}
 	return l.observed(ctx, wait, func(o *lease.Observation) (h lifecycle.Handle, local bool, err error) {
-		began := time.Now()
 		if err := ctx.Err(); err != nil {
 			return nil, false, l.lock.Fail(err)
 		}
-		r := l.find()
-		d, err := r.decide(ctx, int64(n), int64(limit), wait)
+		r, t := l.find(), keeper.Terms{Number: n, Observation: o, Since: time.Now()}
+		t.Health = r.healthOf(l.lock.Keeper())
+		d, err := r.decide(ctx, int64(n), int64(limit), wait, t)
 		switch {
 		case err != nil:
 			return nil, false, l.lock.Fail(err)
@@ -184,26 +219,42 @@ func (l *Lock) AcquirePermits(ctx context.Context, n, limit int, wait bool) (lif
 			d.inside.observation = o
 			return d.inside, true, nil
 		case d.does == waitsInside:
-			return nil, true, l.lock.Fail(server.ErrNotAcquired)
+			return nil, false, l.lock.Fail(server.ErrNotAcquired)
 		}
-		t := keeper.Terms{Number: n, Observation: o, Since: began}
-		if d.does == asksAlone {
-			t.Observer = d.alone
-			h, err := l.ordinary.Request(ctx, t, wait)
-			if err != nil {
-				d.alone.end()
-				return nil, false, err
-			}
-			return h, false, nil
-		}
-		t.Flags, t.Sharing = protocol.FlagRetained, d.asks
-		h2, err := l.lock.Request(ctx, t, wait)
-		if err != nil {
-			d.asks.abandon()
-			return nil, false, err
-		}
-		return d.asks.open(h2, h2.WasQueued()), false, nil
+		h, err = l.ask(ctx, d, t, wait)
+		return h, false, err
 	})
+}
+
+// ask asks the server for what was decided.
+func (l *Lock) ask(ctx context.Context, d decision, t keeper.Terms, wait bool) (lifecycle.Handle, error) {
+	if d.does == asksAlone {
+		t.Observer = d.alone
+		h, err := l.ordinary.Request(ctx, t, wait)
+		if err != nil {
+			d.alone.end()
+			return nil, err
+		}
+		d.alone.grant()
+		return h, nil
+	}
+	t.Flags, t.Sharing = protocol.FlagRetained, d.asks
+	h, err := l.lock.Request(ctx, t, wait)
+	if err != nil {
+		d.asks.abandon()
+		return nil, err
+	}
+	return d.asks.open(h, h.WasQueued()), nil
+}
+
+// healthOf returns what the requests of all callers of the name have found out about the server.
+func (r *name) healthOf(k *keeper.Keeper) *server.Health {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.health == nil {
+		r.health = &server.Health{MaxAge: k.MaxAge()}
+	}
+	return r.health
 }
 
 // enterPool grants n permits by a lease of the pool, or returns nil. Callers begin at different leases, so that those on different processors
@@ -232,8 +283,10 @@ func (r *name) isFull(n, limit int64) bool {
 	return p != nil && p.permits+n > limit && (p.each == n || len(p.open) == 0)
 }
 
-// decide says what a caller does who has found no lease of n permits in the pool, if need be after a wait inside.
-func (r *name) decide(ctx context.Context, n, limit int64, wait bool) (decision, error) {
+// decide says what a caller does who has found no lease of n permits in the pool, if need be after a wait inside. As in a local queue of
+// package wait, a caller fails as well if those before it have given up because the server does not answer, and it has waited for as
+// long.
+func (r *name) decide(ctx context.Context, n, limit int64, wait bool, t keeper.Terms) (decision, error) {
 	w := &poolWaiter{n: n, limit: limit, ready: make(chan struct{})}
 	r.mu.Lock()
 	r.waiting.Add(1) // those who leave from now on look at the queue
@@ -250,13 +303,19 @@ func (r *name) decide(ctx context.Context, n, limit int64, wait bool) (decision,
 		return d, nil
 	}
 
+	k := r.lock.Keeper()
 	var err error
 	select {
 	case <-w.ready:
-		return w.decided, nil
+		if d = w.decided; d.does == granted {
+			return d, nil
+		}
+		if err = t.Health.Exhausted(k.Config.Retry, t.Since, time.Now()); err == nil {
+			return d, nil
+		}
 	case <-ctx.Done():
-		err = server.Chain(server.ErrNotAcquired, ctx.Err())
-	case <-r.lock.Keeper().Closing().Done():
+		err = t.Health.WaitError(ctx)
+	case <-k.Closing().Done():
 		err = server.ErrClosed
 	}
 	r.mu.Lock()
@@ -264,8 +323,11 @@ func (r *name) decide(ctx context.Context, n, limit int64, wait bool) (decision,
 		r.queue.Remove(e)
 		r.waiting.Add(-1)
 	}
+	if p := r.pool.Load(); p != nil && p.granted > 0 && ctx.Err() != nil {
+		err = server.Chain(server.ErrNotAcquired, ctx.Err()) // the permits are taken, so the server need not have answered lately
+	}
 	r.mu.Unlock()
-	switch d.does { // it was decided just then, for nobody
+	switch d.does { // it was decided for nobody
 	case granted:
 		d.inside.retention.leave()
 	case asksForPool:

@@ -88,10 +88,11 @@ type name struct {
 	pool    atomic.Pointer[pool]      // of a semaphore, in place of current; nil: nothing is retained
 	waiting atomic.Int32              // callers in the local queue of the name, that a newcomer may not pass
 
-	mu     sync.Mutex  // guards the fields below, and those of its retentions; no other mutex of this package is locked under it
-	held   *retention  // the retained lease, or the request for it; nil: none, or a semaphore
-	policy retain.Name // when to retain a lease
-	queue  list.List   // of *poolWaiter: the local queue of a semaphore
+	mu     sync.Mutex     // guards the fields below, and those of its retentions; no other mutex of this package is locked under it
+	held   *retention     // the retained lease, or the request for it; nil: none, or a semaphore
+	policy retain.Name    // when to retain a lease
+	queue  list.List      // of *poolWaiter: the local queue of a semaphore
+	health *server.Health // of its requests; nil: there was none
 }
 
 // Acquire returns a lease: a Lease if it is granted inside the process, at once, or as the first of a lease that is

@@ -37,7 +37,7 @@ func (x *retention) open(h *lease.Lease, queued bool) *Lease {
 	x.lease = h
 	switch admits := x.state.Granted(x.Hold, queued); {
 	case x.permits > 0:
-		r.placeLocked(x)
+		r.openLocked(x)
 	case admits:
 		r.current.Store(x)
 	}
