@@ -2,7 +2,6 @@ package ratelimit_test
 
 import (
 	"context"
-	"fmt"
 	"testing"
 	"time"
 
@@ -26,14 +25,7 @@ func retained(b *testing.B, limit int) (l *ratelimit.Limiter, calls func() float
 	for range 1000 {
 		allowed(b, l)
 	}
-	admin := server.Client()
-	return l, func() (n float64) {
-		stats := admin.InfoMap(context.Background(), "commandstats").Item("Commandstats", "cmdstat_evalsha")
-		if _, err := fmt.Sscanf(stats, "calls=%g", &n); err != nil {
-			b.Fatalf("%q: %v", stats, err)
-		}
-		return n
-	}
+	return l, server.ScriptCalls(b)
 }
 
 func allowed(b *testing.B, l *ratelimit.Limiter) bool {

@@ -3,7 +3,6 @@ package semaphore_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper"
@@ -35,14 +34,7 @@ func retained(b *testing.B, limit int) (s *semaphore.Semaphore, calls func() flo
 	for _, l := range all {
 		_ = l.Release(context.Background())
 	}
-	admin := server.Client()
-	return s, func() (n float64) {
-		stats := admin.InfoMap(context.Background(), "commandstats").Item("Commandstats", "cmdstat_evalsha")
-		if _, err := fmt.Sscanf(stats, "calls=%g", &n); err != nil {
-			b.Fatalf("%q: %v", stats, err)
-		}
-		return n
-	}
+	return s, server.ScriptCalls(b)
 }
 
 func acquire(b *testing.B, s *semaphore.Semaphore) {

@@ -244,3 +244,16 @@ var ports = struct {
 	sync.Mutex
 	taken map[int]bool
 }{taken: map[int]bool{}}
+
+// ScriptCalls returns what counts the scripts that the server has run.
+func (s *Server) ScriptCalls(t TB, args ...string) func() float64 {
+	admin := s.Client()
+	return func() (n float64) {
+		t.Helper()
+		stats := admin.InfoMap(context.Background(), "commandstats").Item("Commandstats", "cmdstat_evalsha")
+		if _, err := fmt.Sscanf(stats, "calls=%g", &n); err != nil {
+			t.Fatalf("%q: %v", stats, err)
+		}
+		return n
+	}
+}
