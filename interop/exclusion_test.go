@@ -137,8 +137,8 @@ func (w *world) weReleaseLate() {
 // Two processes of theirs and two of ours count.
 func (w *world) bothCount() {
 	theirs, ours := "count n 50 5", "count n 50 5"
-	if w.sleeps { // then both leave room, which is not a matter of exclusion
-		theirs, ours = "count n 20 50", "count n 20 100"
+	if w.sleeps { // for 2 s: then ours take longer, and both leave room, which is not a matter of exclusion
+		theirs, ours = "count n 20 50", "count n 50 100"
 	}
 	processes := []*process{w.start(), w.startOurs(), w.start(), w.startOurs()}
 	for _, p := range processes { // so that all of them have started
