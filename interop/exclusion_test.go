@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/redis/go-redis/v9"
@@ -139,6 +140,16 @@ func (w *world) bothCount() {
 	theirs, ours := "count n 50 5", "count n 50 5"
 	if w.sleeps { // for 2 s: then ours take longer, and both leave room, which is not a matter of exclusion
 		theirs, ours = "count n 20 50", "count n 50 100"
+		// The server looks for expired BLPOPs when it has handled a command, or ten times a second. On an idle server they would
+		// mostly end just after the command that acquires the lock for one of ours.
+		ctx, cancel := context.WithCancel(w.ctx)
+		defer cancel()
+		go func() {
+			for ctx.Err() == nil {
+				_ = w.rdb.Ping(ctx).Err()
+				time.Sleep(time.Millisecond)
+			}
+		}()
 	}
 	processes := []*process{w.start(), w.startOurs(), w.start(), w.startOurs()}
 	for _, p := range processes { // so that all of them have started
