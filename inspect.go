@@ -23,6 +23,9 @@ type Holder struct {
 	// the HeartbeatTimeout only, and for the TTL afterwards.
 	Unconfirmed bool
 
+	// Note is that of the call that was granted the lease (WithNote); "" if it had none.
+	Note string
+
 	// Retained says that the process grants its own callers the lock by this lease, one after the other or as readers together, or has
 	// taken these permits of a rate limit ahead for them (option Retain of the lock).
 	Retained bool
@@ -39,15 +42,16 @@ type Waiter struct {
 	// HeartbeatAge is the time since its last heartbeat, which is less than a HeartbeatInterval and some ms if all is well.
 	HeartbeatAge time.Duration
 
-	Permits int  // of a semaphore or rate limit: how many it asks for; else 0
-	Writes  bool // of a read-write lock: it asks for a write lease, not a read lease; else false
+	Permits int    // of a semaphore or rate limit: how many it asks for; else 0
+	Writes  bool   // of a read-write lock: it asks for a write lease, not a read lease; else false
+	Note    string // of the call (WithNote); "" if it has none
 }
 
 func newHolders(list []views.Holder) []Holder {
 	all := make([]Holder, len(list))
 	for i, h := range list {
 		t, _ := protocol.ParseToken(h.Token) // zero for the token of another library
-		all[i] = Holder{h.Token, t.Keeper, h.Owner, granted(h.Fence), h.Fence, h.ExpiresIn, permits(t), writes(t), h.Unconfirmed, strings.ContainsAny(t.Flags, protocol.FlagRetained+protocol.FlagBlock)}
+		all[i] = Holder{h.Token, t.Keeper, h.Owner, granted(h.Fence), h.Fence, h.ExpiresIn, permits(t), writes(t), h.Unconfirmed, t.Note, strings.ContainsAny(t.Flags, protocol.FlagRetained+protocol.FlagBlock)}
 	}
 	return all
 }
@@ -56,7 +60,7 @@ func newWaiters(list []views.Waiter) []Waiter {
 	all := make([]Waiter, len(list))
 	for i, w := range list {
 		t, _ := protocol.ParseToken(w.Token)
-		all[i] = Waiter{w.Token, t.Keeper, w.Owner, w.WaitTime, w.HeartbeatLeft > 0, w.HeartbeatAge, permits(t), writes(t)}
+		all[i] = Waiter{w.Token, t.Keeper, w.Owner, w.WaitTime, w.HeartbeatLeft > 0, w.HeartbeatAge, permits(t), writes(t), t.Note}
 	}
 	return all
 }

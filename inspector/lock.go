@@ -109,6 +109,7 @@ type holderView struct {
 	ID            string
 	Owner         text
 	Keeper        string
+	Note          text
 	Since, Left   string
 	Never         bool // it does not expire
 	Percent       int  // of its ttl that is left
@@ -125,6 +126,7 @@ type waiterView struct {
 	Place         int // 0: none
 	Owner         text
 	Keeper        string
+	Note          text
 	Wait          string
 	Alive         bool
 	Heartbeat     string // how long ago it was
@@ -202,7 +204,7 @@ func breakable(i *admin.LockState) []lockkeeper.Holder {
 
 func newHolderView(q lockQuery, h lockkeeper.Holder, modes, canBreak bool) holderView {
 	v := holderView{
-		ID: holderRef(h), Owner: ownerText(h.Owner, h.Keeper), Keeper: keeperText(h.Keeper), Left: expiry(h.ExpiresIn), Never: h.ExpiresIn < 0,
+		ID: holderRef(h), Owner: ownerText(h.Owner, h.Keeper), Keeper: keeperText(h.Keeper), Note: visible(h.Note), Left: expiry(h.ExpiresIn), Never: h.ExpiresIn < 0,
 		Fence: h.Fence, Mode: mode(modes, h.Writes), Permits: permits(h.Permits), Retained: h.Retained,
 	}
 	if !h.Since.IsZero() {
@@ -225,7 +227,7 @@ func newHolderView(q lockQuery, h lockkeeper.Holder, modes, canBreak bool) holde
 
 func newWaiterView(q lockQuery, n int, w lockkeeper.Waiter, modes, canBreak bool) waiterView {
 	v := waiterView{
-		ID: waiterRef(w), Place: n + 1, Owner: ownerText(w.Owner, w.Keeper), Keeper: keeperText(w.Keeper), Wait: duration(w.WaitTime),
+		ID: waiterRef(w), Place: n + 1, Owner: ownerText(w.Owner, w.Keeper), Keeper: keeperText(w.Keeper), Note: visible(w.Note), Wait: duration(w.WaitTime),
 		Alive: w.Alive, Heartbeat: duration(w.HeartbeatAge), Late: late(w), Mode: mode(modes, w.Writes), Permits: permits(w.Permits),
 	}
 	if canBreak {

@@ -161,7 +161,7 @@ func (l *Lock) setLimit(ctx context.Context, limit int, pause int64) (Taken, err
 		if !l.k.BeginWork(false) {
 			return Taken{}, l.Fail(server.ErrClosed)
 		}
-		token, _ := l.newToken("", 0)
+		token, _ := l.newToken("", 0, "")
 		call, inDoubt, err := l.k.RoundTrip(ctx, l.k.Closing().Done, 0, func(p *server.Pending) {
 			l.SetLimitCall(&p.Call, limit, token, pause)
 		})

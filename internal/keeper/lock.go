@@ -48,6 +48,7 @@ type Terms struct {
 	Health      *server.Health     // of the server, if the caller has its turn in the local queue already; nil: not
 	Since       time.Time          // when the caller came; zero: now
 
+	note   string       // of the caller; see WithNote
 	origin *lease.Lease // the lease to be replaced; see Convert
 	quota  *Quota       // what the answer says of the window, if a caller who does not wait wants to know
 }
@@ -96,14 +97,14 @@ func (k *Keeper) Lock(spec Spec) (*Lock, error) {
 func (l *Lock) Spec() Spec { return l.spec }
 
 // newToken returns the token of a new request, and its serial, which shares the token's memory. The policy reads the flags and the
-// number.
-func (l *Lock) newToken(flags string, number int64) (token, serial string) {
+// number, people read the note.
+func (l *Lock) newToken(flags string, number int64, note string) (token, serial string) {
 	if l.spec.Limits != nil {
 		flags = l.spec.Limits.flags() + flags
 	}
 	drawn := l.k.serials.Next()
 	token = protocol.Token{
-		Keeper: l.k.ID(), Serial: string(drawn[:]), TTL: l.TTL, ClaimTTL: l.ClaimTTL, Flags: flags, Number: number,
+		Keeper: l.k.ID(), Serial: string(drawn[:]), Note: note, TTL: l.TTL, ClaimTTL: l.ClaimTTL, Flags: flags, Number: number,
 	}.String()
 	start := len(l.k.ID()) + len(":")
 	return token, token[start : start+len(drawn)]
@@ -179,6 +180,10 @@ func (l *Lock) Request(ctx context.Context, t Terms, wait bool) (*lease.Lease, e
 	}
 	if l.k.Closing().Err() != nil {
 		return nil, l.Fail(server.ErrClosed)
+	}
+	var err error
+	if t.note, err = NoteOf(ctx); err != nil {
+		return nil, l.Fail(err)
 	}
 	h, err := l.acquireInTurn(ctx, t, wait)
 	if err == nil && l.k.cfg.ReplicaAck.enabled() {

@@ -53,9 +53,10 @@ func (l *Lock) WaitLocally(ctx context.Context, maxAge time.Duration, since time
 // LeaveLocally ends the turn that began when WaitLocally returned.
 func (l *Lock) LeaveLocally() { l.k.local.Leave(l.KeyOf(server.QueueKey)) }
 
-// NewToken returns a token for a new request of this lock, with flags and a number that the policy reads; see protocol.Token.
-func (l *Lock) NewToken(flags string, number int64) string {
-	token, _ := l.newToken(flags, number)
+// NewToken returns a token for a new request of this lock, with flags and a number that the policy reads, and a note of the caller; see
+// protocol.Token.
+func (l *Lock) NewToken(flags string, number int64, note string) string {
+	token, _ := l.newToken(flags, number, note)
 	return token
 }
 

@@ -70,7 +70,14 @@ func (l *Lock) newRequest(ctx context.Context, t Terms, mode claim.Mode, health 
 	if t.Sharing != nil && l.spec.Limits == nil { // with limits, the token says it alone
 		r.policyArg = protocol.PolicyArgRetain
 	}
-	token, serial := l.newToken(t.Flags, int64(t.Number))
+	switch {
+	case t.Sharing != nil:
+		t.note = "" // the lease is of the process
+	case t.note == "" && t.origin != nil:
+		origin, _ := protocol.ParseToken(t.origin.Token())
+		t.note = origin.Note
+	}
+	token, serial := l.newToken(t.Flags, int64(t.Number), t.note)
 	r.lock, r.Lease = l, l.NewLease(token, serial, claim.New(mode, t.origin != nil, false), t.Observation)
 	var recalled wait.Recalled
 	if t.Sharing == nil {
@@ -90,7 +97,7 @@ func (l *Lock) newRequest(ctx context.Context, t Terms, mode claim.Mode, health 
 			return r
 		}
 		// once in 2^47 divided by their number
-		r.Rename(l.newToken(t.Flags, int64(t.Number)))
+		r.Rename(l.newToken(t.Flags, int64(t.Number), t.note))
 	}
 }
 

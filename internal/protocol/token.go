@@ -1,6 +1,8 @@
 package protocol
 
 import (
+	"encoding/base64"
+	"fmt"
 	"strconv"
 	"strings"
 )
@@ -27,13 +29,14 @@ func IsRecord(holder string) bool { return strings.HasPrefix(holder, recordMark)
 
 // Token is the identity of a request and of the lease that it is granted, and what it asks for. In text it is
 //
-//	<keeper>:<serial>:<ttl>.<claim ttl><flags><number>
+//	<keeper>:<serial>~<note>:<ttl>.<claim ttl><flags><number>
 //
-// with the times in ms, the flags lower-case letters that the policy of the primitive reads, and the number left out if it is
-// 0. For scripts, lua/lib/constants.lua has the same grammar, as one pattern.
+// with the note in base64 and left out with its ~ if it is empty, the times in ms, the flags lower-case letters that the policy of the
+// primitive reads, and the number left out if it is 0. For scripts, lua/lib/constants.lua has the same grammar, as one pattern.
 type Token struct {
 	Keeper   string // id of the keeper
 	Serial   string // of the request in the keeper; see Serials
+	Note     string // of the caller, for people; "" if it is none that CheckNote lets pass
 	TTL      int64  // ms: of the lease
 	ClaimTTL int64  // ms: of a lease granted to a waiter, until it is confirmed
 	Flags    string
@@ -46,6 +49,9 @@ func (t Token) String() string {
 	b = append(b, t.Keeper...)
 	b = append(b, ':')
 	b = append(b, t.Serial...)
+	if t.Note != "" {
+		b = base64.RawURLEncoding.AppendEncode(append(b, '~'), []byte(t.Note))
+	}
 	b = append(b, ':')
 	b = strconv.AppendInt(b, t.TTL, 10)
 	b = append(b, '.')
@@ -55,6 +61,17 @@ func (t Token) String() string {
 		b = strconv.AppendInt(b, t.Number, 10)
 	}
 	return string(b)
+}
+
+// maxNote is the maximum length of a note, in bytes.
+const maxNote = 64
+
+// CheckNote returns an error if a text cannot be the note of a token: if it is long, or has characters that cannot be printed.
+func CheckNote(text string) error {
+	if len(text) > maxNote {
+		return fmt.Errorf("note has %d bytes, the maximum is %d", len(text), maxNote)
+	}
+	return CheckText("note", text)
 }
 
 // MaxTokenLength is a bound of the length of tokens.
@@ -78,8 +95,14 @@ func ParseToken(text string) (t Token, ok bool) {
 	if t.Keeper, terms, ok = strings.Cut(text, ":"); !ok || t.Keeper == "" || !isPrintable(t.Keeper) {
 		return Token{}, false
 	}
-	if t.Serial, terms, ok = strings.Cut(terms, ":"); !ok || t.Serial == "" || !isPrintable(t.Serial) {
+	if t.Serial, terms, ok = strings.Cut(terms, ":"); !ok || !isPrintable(t.Serial) || t.Serial == "" || t.Serial[0] == '~' {
 		return Token{}, false
+	}
+	if serial, note, found := strings.Cut(t.Serial, "~"); found {
+		t.Serial = serial
+		if b, err := base64.RawURLEncoding.Strict().DecodeString(note); err == nil && CheckNote(string(b)) == nil {
+			t.Note = string(b)
+		}
 	}
 	if t.TTL, terms, ok = number(terms); !ok || !strings.HasPrefix(terms, ".") {
 		return Token{}, false

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
+	"github.com/lockkeeper/lockkeeper/internal/keeper"
 	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 )
@@ -47,6 +48,7 @@ type acquisition struct {
 	polls       *backoff.ExponentialBackOff // pauses while others hold the lock; nil: they have not yet
 	repeats     *backoff.ExponentialBackOff // pauses while no majority answers; nil: one did last time
 	since       time.Time                   // when the caller came
+	note        string                      // of the caller
 	// leftovers are the unfinished cleanups of earlier attempts, by server. They may be why a server refuses; nil: none.
 	leftovers [][]*lease.Cleanup
 
@@ -64,6 +66,10 @@ func (l *Lock) acquire(caller context.Context, wait bool, o *lease.Observation) 
 	}
 	if err := l.checkServers(caller); err != nil {
 		return nil, err
+	}
+	var err error
+	if a.note, err = keeper.NoteOf(caller); err != nil {
+		return nil, a.fail(nil, err)
 	}
 	maxAge := 2 * (l.spec.MaxRetryDelay + l.spec.ServerTimeout)
 	if wait {
@@ -107,7 +113,7 @@ func (a *acquisition) run() (*Lease, error) {
 	for try := 1; ; try++ {
 		began := time.Now()
 		a.health.Sent(began)
-		u := a.lock.propose(a.observation)
+		u := a.lock.propose(a.note, a.observation)
 		if u.await(a.caller) {
 			a.health.Answered(began)
 			return u, nil
@@ -196,8 +202,8 @@ func sleep(ctx context.Context, pause time.Duration) bool {
 }
 
 // propose starts an attempt: it asks every server.
-func (l *Lock) propose(o *lease.Observation) *Lease {
-	u := l.newLease(l.newToken(), o)
+func (l *Lock) propose(note string, o *lease.Observation) *Lease {
+	u := l.newLease(l.newToken(note), o)
 	u.register()
 	for i := range u.members {
 		u.ask(i)

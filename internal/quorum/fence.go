@@ -43,14 +43,14 @@ func (l *Lock) leastFence() int64 {
 	return least
 }
 
-// newToken makes the token of one attempt, the same for all servers, with the least fence that its lease shall have, if the
+// newToken makes the token of one attempt, the same for all servers, with the note of its caller and the least fence that its lease shall have, if the
 // clocks are known.
-func (l *Lock) newToken() string {
+func (l *Lock) newToken(note string) string {
 	least := l.leastFence()
 	if least == 0 {
-		return l.locks[0].NewToken("", 0)
+		return l.locks[0].NewToken("", 0, note)
 	}
-	return l.locks[0].NewToken(protocol.FlagLeastFence, least)
+	return l.locks[0].NewToken(protocol.FlagLeastFence, least, note)
 }
 
 // settleFenceLocked sets the lease's fence as soon as a majority has granted the lease: to the largest fence of a majority. Until

@@ -98,7 +98,7 @@ func TestLeastFence(t *testing.T) {
 			if want > 0 {
 				flag = fmt.Sprint(protocol.FlagLeastFence, want)
 			}
-			_, terms, _ := strings.Cut(l.newToken(), ".600")
+			_, terms, _ := strings.Cut(l.newToken(""), ".600")
 			if got := l.leastFence(); got != want || terms != flag {
 				t.Errorf("%d, at the end of the token %q, want %d", got, terms, want)
 			}

@@ -369,7 +369,7 @@ func TestRepeatedAttemptsAwaitCleanups(t *testing.T) {
 		l := s.lock(s.keepers)
 		s.connect(l)
 		s.nets[0].Break(lua.Redlock.Release.SHA, 2, faultnet.SwallowReply)
-		u := l.propose(nil)
+		u := l.propose("", nil)
 		synctest.Wait()
 		s.nets[2].Down()
 		u.giveUp(server.ErrReleased)
@@ -388,7 +388,7 @@ func TestRepeatedAttemptsAwaitCleanups(t *testing.T) {
 		for _, list := range [][]*lease.Cleanup{unfinished[0], unfinished[2]} {
 			<-list[0].Done()
 		}
-		v := l.propose(nil)
+		v := l.propose("", nil)
 		synctest.Wait()
 		v.giveUp(server.ErrReleased)
 		start = time.Now()

@@ -289,7 +289,7 @@ func (s *fixture) part(ttl time.Duration, fence int64) *lease.Lease {
 	})
 	s.must(err)
 	granted := make(answers, 1)
-	r := l.NewTokenRequest(l.NewToken(protocol.FlagLeastFence, fence), time.Now(), ignored{}, false)
+	r := l.NewTokenRequest(l.NewToken(protocol.FlagLeastFence, fence, ""), time.Now(), ignored{}, false)
 	r.Send(0, granted)
 	reply := <-granted
 	s.must(reply.Err)

@@ -18,9 +18,10 @@ local LONGEST_EPOCH = 900000000
 local LEAST_FENCE = 1e12
 
 -- Tokens. A token identifies one request and the lease that the request leads to, and says what was asked for, so that a script can
--- grant it to a waiter of another process without any other record: <keeper>:<serial>:<ttl>.<claim_ttl><flags><number>
+-- grant it to a waiter of another process without any other record: <keeper>:<serial>~<note>:<ttl>.<claim_ttl><flags><number>
 --   keeper     the id of the process's keeper. Its messages go to the channel <channel_prefix><keeper>
 --   serial     of the request in its keeper: 8 random letters and digits, so that others cannot forge messages about it
+--   note       of the caller, for people, in base64; scripts do not read it. Without one the ~ is left out
 --   ttl        ms of the lease
 --   claim_ttl  ms of an unconfirmed lease: one granted to a waiter, by a message or in the reply to a heartbeat
 --   flags      lower-case letters. s: the keeper cannot subscribe, and learns of a grant by its next heartbeat. Others belong to the
@@ -30,7 +31,7 @@ local LEAST_FENCE = 1e12
 -- string.match(token, TOKEN, TOKEN_FROM) gives these six as strings, or nil for a token of another library. Whoever may write a key can
 -- put any text there, and the pattern can take time proportional to the square of the length. So it gets only the last bytes, and
 -- no token of ours is longer.
-local TOKEN, TOKEN_FROM = '^([^:]+):([^:]+):(%d+)%.(%d+)(%l*)(%d*)$', -199
+local TOKEN, TOKEN_FROM = '^([^:]+):([^:~]+)~?[^:]*:(%d+)%.(%d+)(%l*)(%d*)$', -199
 -- string.match(token, FLAG, FLAG_FROM) is the first flag, at less cost; nil if there is none.
 local FLAG, FLAG_FROM = '%.%d+(%l)%l*%d*$', -20
 -- string.match(token, TERMS, TERMS_FROM) is the flags and the permits of a semaphore's token, at less cost.

@@ -42,6 +42,7 @@ type Holder struct {
 	Permits     int        `json:"permits,omitempty"`
 	Mode        string     `json:"mode,omitempty"` // read or write, of a read-write lock
 	Retained    bool       `json:"retained,omitempty"`
+	Note        string     `json:"note,omitempty"`
 }
 
 // Waiter is a queued request.
@@ -53,6 +54,7 @@ type Waiter struct {
 	Alive     bool   `json:"alive"`
 	Permits   int    `json:"permits,omitempty"`
 	Mode      string `json:"mode,omitempty"`
+	Note      string `json:"note,omitempty"`
 	BlockedBy string `json:"blocked_by,omitempty"` // for people
 
 	HeartbeatAgeMS int64 `json:"heartbeat_age_ms"`
@@ -110,7 +112,7 @@ func NewInspection(i *admin.LockState) Inspection {
 func NewHolders(kind lockkeeper.Kind, list []lockkeeper.Holder) []Holder {
 	all := make([]Holder, len(list))
 	for i, h := range list {
-		all[i] = Holder{h.Token, h.Keeper, h.Owner, nil, h.Fence, expiryMS(h.ExpiresIn), h.Permits, Mode(kind, h.Writes), h.Retained}
+		all[i] = Holder{h.Token, h.Keeper, h.Owner, nil, h.Fence, expiryMS(h.ExpiresIn), h.Permits, Mode(kind, h.Writes), h.Retained, h.Note}
 		if !h.Since.IsZero() {
 			since := h.Since.UTC()
 			all[i].Since = &since
@@ -123,7 +125,7 @@ func NewHolders(kind lockkeeper.Kind, list []lockkeeper.Holder) []Holder {
 func NewWaiters(kind lockkeeper.Kind, list []lockkeeper.Waiter) []Waiter {
 	all := make([]Waiter, len(list))
 	for i, w := range list {
-		all[i] = Waiter{w.Token, w.Keeper, w.Owner, w.WaitTime.Milliseconds(), w.Alive, w.Permits, Mode(kind, w.Writes), "", w.HeartbeatAge.Milliseconds()}
+		all[i] = Waiter{w.Token, w.Keeper, w.Owner, w.WaitTime.Milliseconds(), w.Alive, w.Permits, Mode(kind, w.Writes), w.Note, "", w.HeartbeatAge.Milliseconds()}
 	}
 	return all
 }

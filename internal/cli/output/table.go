@@ -40,7 +40,7 @@ func HolderTable(i *admin.LockState) string {
 	case i.Limits.ByClock():
 		return takenTable(list)
 	}
-	rows := [][]string{{"HOLDER", "MODE", "PERMITS", "SINCE", "EXPIRES IN", "RETAINED", "FENCE", "TOKEN"}}
+	rows := [][]string{{"HOLDER", "NOTE", "MODE", "PERMITS", "SINCE", "EXPIRES IN", "RETAINED", "FENCE", "TOKEN"}}
 	for _, h := range list {
 		since, fence, retained := "", "", ""
 		if h.Retained {
@@ -52,7 +52,7 @@ func HolderTable(i *admin.LockState) string {
 		if h.Fence != 0 {
 			fence = fmt.Sprint(h.Fence)
 		}
-		rows = append(rows, []string{Who(h.Owner, h.Keeper), Mode(i.Kind, h.Writes), Permits(h.Permits), since, Expiry(h.ExpiresIn), retained, fence, Name(h.Token)})
+		rows = append(rows, []string{Who(h.Owner, h.Keeper), h.Note, Mode(i.Kind, h.Writes), Permits(h.Permits), since, Expiry(h.ExpiresIn), retained, fence, Name(h.Token)})
 	}
 	return "\n" + Table(rows)
 }
@@ -71,14 +71,14 @@ func WaiterTable(i *admin.LockState) string {
 	if len(i.Waiters) == 0 {
 		return ""
 	}
-	rows := [][]string{{"WAITER", "MODE", "PERMITS", "WAITS", "ALIVE", "HEARTBEAT", "BLOCKED BY", "TOKEN"}}
+	rows := [][]string{{"WAITER", "NOTE", "MODE", "PERMITS", "WAITS", "ALIVE", "HEARTBEAT", "BLOCKED BY", "TOKEN"}}
 	blocked := BlockedBy(i)
 	for n, w := range i.Waiters {
 		alive := "yes"
 		if !w.Alive {
 			alive = "no"
 		}
-		rows = append(rows, []string{Who(w.Owner, w.Keeper), Mode(i.Kind, w.Writes), Permits(w.Permits), Duration(w.WaitTime), alive, Duration(w.HeartbeatAge) + " ago", blocked[n], Name(w.Token)})
+		rows = append(rows, []string{Who(w.Owner, w.Keeper), w.Note, Mode(i.Kind, w.Writes), Permits(w.Permits), Duration(w.WaitTime), alive, Duration(w.HeartbeatAge) + " ago", blocked[n], Name(w.Token)})
 	}
 	return "\n" + Table(rows)
 }

@@ -154,9 +154,10 @@ func owners(w *World) {
 		return len(keys)
 	}
 	before := w.serverTime()
-	lease := w.hold(p.Lock("x"))
+	lease, err := p.Lock("x").Lock(lockkeeper.WithNote(w.ctx(), "job 1, größer"))
+	w.must(err)
 	after := w.serverTime()
-	waiting := w.lockAsync(w.ctx(), q.Lock("x"))
+	waiting := w.lockAsync(lockkeeper.WithNote(w.ctx(), "job 2"), q.Lock("x"))
 	w.awaitWaiters("x", 1)
 	holders := func() []lockkeeper.Holder {
 		switch l := anonymous.Lock("x").(type) {
@@ -181,14 +182,14 @@ func owners(w *World) {
 	}
 	w.eventually("both labels", func() bool { return stored() == 2 })
 	list := holders()
-	if len(list) != 1 || list[0].Owner != "first host" || list[0].Since.Before(before.Add(-time.Millisecond)) || list[0].Since.After(after) {
+	if len(list) != 1 || list[0].Owner != "first host" || list[0].Note != "job 1, größer" || list[0].Since.Before(before.Add(-time.Millisecond)) || list[0].Since.After(after) {
 		w.Errorf("holders %+v, granted between %v and %v", list, before, after)
 	}
 	if l, ok := anonymous.Lock("x").(interface {
 		Waiters(context.Context) ([]lockkeeper.Waiter, error)
 	}); ok {
 		list, err := l.Waiters(w.ctx())
-		if err != nil || len(list) != 1 || list[0].Owner != "second host" {
+		if err != nil || len(list) != 1 || list[0].Owner != "second host" || list[0].Note != "job 2" {
 			w.Errorf("waiters %+v, %v", list, err)
 		}
 	}
@@ -197,6 +198,10 @@ func owners(w *World) {
 	w.must(r.err)
 	w.release(r.lease)
 	w.release(w.hold(anonymous.Lock("y")))
+	for _, note := range []string{strings.Repeat("x", 65), "a\nb"} {
+		_, err := p.Lock("y").TryLock(lockkeeper.WithNote(w.ctx(), note))
+		w.checkError(err, lockkeeper.ErrInvalid)
+	}
 	if n := stored(); n != 2 {
 		w.Errorf("%d labels", n)
 	}
