@@ -98,7 +98,7 @@ func FuzzOptions(f *testing.F) {
 // hostile server can exhaust the memory of a client; code on top of the client cannot prevent it.
 var hugeReply = regexp.MustCompile(`[0-9]{7}`)
 
-// fenceAlone is the short form of a grant: a number as large as a time in µs.
+// fenceAlone is a grant by a fast script: a number as large as a time in µs.
 var fenceAlone = regexp.MustCompile(`^(\*1\r\n)?:\+?\d{13,}\r\n`)
 
 // FuzzServer checks that no reply to a script causes a panic, or a lease unless the reply grants one, and that such

@@ -165,19 +165,19 @@ func TestLimitsOfOthersCountTakings(t *testing.T) {
 			pass(time.Millisecond)
 		}
 		const both = "5:3:1000"
-		short := func(serial int) int64 {
+		fast := func(serial int) int64 {
 			n := b.fastAcquire(permitToken("b", serial, "hc", 1), both)
 			b.checkCounts()
 			return n
 		}
 		b.code(b.eval(b.set.Acquire, acquireArgs(permitToken("b", 1, "hc", 1), ttl, 0, both, 0)), lua.Refused)
 		pass(time.Millisecond)
-		if n := short(2); n != 0 {
-			b.Errorf("the short form replies %d", n)
+		if n := fast(2); n != 0 {
+			b.Errorf("the fast script replies %d", n)
 		}
 		pass(time.Minute)
-		if n := short(3); n <= 1e12 {
-			b.Errorf("the short form replies %d when all have returned", n)
+		if n := fast(3); n <= 1e12 {
+			b.Errorf("the fast script replies %d when all have returned", n)
 		}
 	})
 }
@@ -315,7 +315,7 @@ func TestFastWindow(t *testing.T) {
 	})
 }
 
-// TestKeyOutlastsWindow: whatever form took them, permits are known until they return.
+// TestKeyOutlastsWindow: whichever script took them, permits are known until they return.
 func TestKeyOutlastsWindow(t *testing.T) {
 	t.Parallel()
 	for _, per := range []int64{10, 1000, 70_000, 600_000} {

@@ -66,7 +66,7 @@ func TestConstantsMatchGo(t *testing.T) {
 			t.Errorf("%s is %s: %+v, %v", name, got[name], a, err)
 		}
 	}
-	if a, err := protocol.ParseFastAcquireReply([]int64{0}); got["UNDECIDED"] != "0" || err != nil || !a.NeedsLong {
+	if a, err := protocol.ParseFastAcquireReply([]int64{0}); got["UNDECIDED"] != "0" || err != nil || !a.Undecided {
 		t.Errorf("UNDECIDED is %s: %+v, %v", got["UNDECIDED"], a, err)
 	}
 }

@@ -20,29 +20,29 @@ func (b *bench) pause(limits string, ms, want int64) {
 	b.checkCounts()
 }
 
-// short runs the short form, and expects its reply: 0, -ms, or 1 for a fence.
-func (b *bench) short(want int64, limits, token string) {
+// fast runs the fast script, and expects its reply: 0, -ms, or 1 for a fence.
+func (b *bench) fast(want int64, limits, token string) {
 	b.Helper()
 	if n := b.fastAcquire(token, limits); min(n, 1) != want {
-		b.Fatalf("the short form replied %d, want %d", n, want)
+		b.Fatalf("the fast script replied %d, want %d", n, want)
 	}
 }
 
-// TestPauseRefusesAllForms: no form grants permits before the end of a pause, and the first call after it is granted.
-func TestPauseRefusesAllForms(t *testing.T) {
+// TestPauseRefusesAllScripts: none grants permits before the end of a pause, and the first call after it is granted.
+func TestPauseRefusesAllScripts(t *testing.T) {
 	t.Parallel()
 	semAtTime(t, func(b *bench, pass func(time.Duration)) {
 		one := func(n int) string { return permitToken("a", n, "c", 1) }
 		b.semaphoreAcquire(lua.Granted, perSecond, one(1), 0)
 		pass(time.Millisecond)
-		b.short(1, perSecond, one(2))
+		b.fast(1, perSecond, one(2))
 		b.pause(perSecond, 5000, 5000)
 		b.pause(perSecond, 2000, 5000) // a longer one stays
 		b.pause(perSecond, 0, 5000)    // to look at it changes nothing
 
 		refused := func(n int, ms int64) {
 			b.Helper()
-			b.short(0, perSecond, one(n))
+			b.fast(0, perSecond, one(n))
 			if got := b.semaphoreAcquire(lua.Refused, perSecond, one(n), 0); got[1] != ms {
 				b.Fatalf("refused for %v ms, want %d", got[1], ms)
 			}
@@ -65,7 +65,7 @@ func TestPauseRefusesAllForms(t *testing.T) {
 		b.semaphoreAcquire(lua.Granted, perSecond, one(5), 0)
 		b.inForce(perSecond + " " + perSecond)
 		pass(time.Millisecond)
-		b.short(1, perSecond, one(6))
+		b.fast(1, perSecond, one(6))
 		pass(time.Millisecond)
 		b.allow(lua.Granted, perSecond, one(7), 3, 0, 1001)
 	})
@@ -196,7 +196,7 @@ func TestPauseBesideLeases(t *testing.T) {
 		b.semaphoreAcquire(lua.Granted, twoAndFour, held, 0)
 		sub := b.listen("b")
 		b.eval(b.set.Limit, protocol.LimitArgs(nil, settings, twoAndFour, 0, "", 600_000))
-		b.short(0, twoAndFour, permitToken("c", 1, "hc", 1))
+		b.fast(0, twoAndFour, permitToken("c", 1, "hc", 1))
 		b.semaphoreAcquire(lua.Waiting, twoAndFour, waits, heartbeatTTL)
 		b.code(b.eval(b.set.Renew, renewArgs(held, ttl, 0)), lua.Granted)
 		if again := b.semaphoreAcquire(lua.Granted, twoAndFour, held, 0); again[0] != b.fence(held) {

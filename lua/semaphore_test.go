@@ -874,17 +874,17 @@ func TestInspectPagesOfPermitsByTheClock(t *testing.T) {
 	})
 }
 
-// TestShortFormLeavesFreePermitsToWaiters: also if nothing is held, as when none of those that wait could be notified.
-func TestShortFormLeavesFreePermitsToWaiters(t *testing.T) {
+// TestFastLeavesFreePermitsToWaiters: also if nothing is held, as when none of those that wait could be notified.
+func TestFastLeavesFreePermitsToWaiters(t *testing.T) {
 	t.Parallel()
 	onSem(t, func(b *bench) {
 		held, waits := permitToken("a", 1, "h", 3), permitToken("b", 1, "h", 1)
 		b.semaphoreAcquire(lua.Granted, three, held, 0)
 		b.semaphoreAcquire(lua.Waiting, three, waits, heartbeatTTL)
 		b.rdb.Del(ctx, b.keys[0])
-		short := b.fastAcquire(permitToken("c", 1, "h", 1), three)
-		if b.leases(); short != 0 {
-			b.Errorf("the short form replies %v", short)
+		fast := b.fastAcquire(permitToken("c", 1, "h", 1), three)
+		if b.leases(); fast != 0 {
+			b.Errorf("the fast script replies %v", fast)
 		}
 		b.waits(waits)
 	})

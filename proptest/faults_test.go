@@ -263,7 +263,7 @@ func (w *world) restartEmpty(r *rapid.T) {
 	w.restartWith(nil, leastOutage+w.while(r, 5*time.Second))
 }
 
-// leastOutage is the least time for which a server is away that loses writes. The short forms draw fences from the clock in whole
+// leastOutage is the least time for which a server is away that loses writes. The fast scripts draw fences from the clock in whole
 // ms, so the next one is larger only in a later ms if the last was lost. No server comes back sooner.
 const leastOutage = time.Millisecond
 

@@ -97,7 +97,7 @@ type Claim struct {
 	unused    bool    // nobody had the lease, so nothing was done under it
 	explain   bool    // its holder is told why the server did not have it any more
 	tombstone bool
-	long      bool // the short form has not decided it; also of a request
+	general   bool // the fast script has not decided it; also of a request
 	doubt     bool // the outcome of an attempt is unknown, so the server may have done it already
 	ended     Code // what it was answered in the end; None: nothing
 }
@@ -208,8 +208,8 @@ func (c *Claim) Cleanup() (tombstone, unused bool, record, until Instant) {
 // the answer is Present.
 func (c *Claim) Converts() bool { return c.convert }
 
-// NeedsLong reports whether a release must take the long form.
-func (c *Claim) NeedsLong() bool { return c.long || c.tombstone || c.unused || c.convert }
+// NeedsGeneral reports whether a release must take the general script.
+func (c *Claim) NeedsGeneral() bool { return c.general || c.tombstone || c.unused || c.convert }
 
 // Answer returns what the release was answered: Granted, or Denied if the server did not know the token though no earlier attempt can have
 // removed it; None: it was not answered.

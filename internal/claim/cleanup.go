@@ -36,8 +36,8 @@ func (c *Claim) releasing(now Instant, e *Event, out *Effects) {
 			c.convert, out.Release = false, true // its holder has released or lost it meanwhile
 		case e.Code == Present && c.convert:
 			c.state, out.Check = Checking, true
-		case e.Short && !e.QueueEmpty:
-			c.long, out.Release = true, true
+		case e.Fast && !e.QueueEmpty:
+			c.general, out.Release = true, true
 		case e.Code == Denied && c.explain && !c.doubt:
 			c.ended, out.AskBreaker = Denied, true
 		default:

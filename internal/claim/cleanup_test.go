@@ -45,7 +45,7 @@ func TestConversion(t *testing.T) {
 		claim: after(held(), converting, step{e: Event{Kind: ConversionLeft}}),
 		steps: []step{
 			{200, Event{Kind: Released}, Releasing, "End Release StopTimer"},
-			{300, Event{Kind: ReleaseReplied, Code: Denied, Short: true, QueueEmpty: true}, Over, "Finished StopTimer"},
+			{300, Event{Kind: ReleaseReplied, Code: Denied, Fast: true, QueueEmpty: true}, Over, "Finished StopTimer"},
 		},
 		then: hasAnswer(Granted), // it was another lease
 	}, {
@@ -54,7 +54,7 @@ func TestConversion(t *testing.T) {
 		steps: []step{
 			{150, Event{Kind: ConversionBegan}, Converting, ""},
 			{200, Event{Kind: Released}, Releasing, "End Release StopTimer"},
-			{300, Event{Kind: ReleaseReplied, Code: Denied, Short: true, QueueEmpty: true}, Releasing, "AskBreaker"},
+			{300, Event{Kind: ReleaseReplied, Code: Denied, Fast: true, QueueEmpty: true}, Releasing, "AskBreaker"},
 			{310, Event{Kind: NotBroken}, Over, "Finished StopTimer"},
 		},
 		then: hasAnswer(Denied),
@@ -133,16 +133,16 @@ var (
 
 func TestRelease(t *testing.T) {
 	run(t, []table{{
-		what:  "others wait, so the short form does nothing",
+		what:  "others wait, so the fast script decides nothing",
 		claim: held(),
 		steps: []step{
 			{100, Event{Kind: Released}, Releasing, "End Release StopTimer"},
-			{101, Event{Kind: ReleaseReplied, Code: Denied, Short: true}, Releasing, "Release"},
+			{101, Event{Kind: ReleaseReplied, Code: Denied, Fast: true}, Releasing, "Release"},
 			{102, Event{Kind: ReleaseReplied, Code: Granted}, Over, "Finished StopTimer"},
 		},
 		then: func(t *testing.T, c *Claim) {
-			if !c.NeedsLong() || c.Answer() != Granted {
-				t.Error("the long form does not follow, or has no answer")
+			if !c.NeedsGeneral() || c.Answer() != Granted {
+				t.Error("the general script does not follow, or has no answer")
 			}
 		},
 	}, {

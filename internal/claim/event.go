@@ -55,7 +55,7 @@ type Code uint8
 const (
 	None       Code = iota
 	Granted         // granted; a renewal: renewed
-	NeedsLong       // the short form has decided nothing
+	Undecided       // a fast script has decided nothing
 	Queued          // the request waits
 	Denied          // refused: the lock is not free, or the server does not know the token
 	Tombstoned      // the token is not granted any more
@@ -70,7 +70,7 @@ type Event struct {
 	Code    Code
 	Outcome Outcome
 
-	Short      bool // the call was the short form of its script
+	Fast       bool // the call was of a fast script; of a release: and that has decided nothing
 	More       bool // a refusal: more leases have ended than one script sweeps
 	Retryable  bool // the same call may succeed later
 	Exhausted  bool // the retry policy repeats no more
@@ -92,9 +92,9 @@ type Event struct {
 
 // Effects are what is to be done after an event.
 type Effects struct {
-	Ask     bool // send acquire
-	AskLong bool // in its long form
-	Pause   bool // ask after a pause, which the driver draws, by setting the timer
+	Ask        bool // send acquire
+	AskGeneral bool // by the general script
+	Pause      bool // ask after a pause, which the driver draws, by setting the timer
 
 	Queue       bool    // the waiter joins the queue of its name in this process, which sends its heartbeats
 	HeartbeatBy Instant // all waiters of the queue are to send heartbeats at this time at the latest; 0: none

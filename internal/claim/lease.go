@@ -6,7 +6,7 @@ import "time"
 func (c *Claim) hold(r *Rules, fence int64, deadline, now Instant) {
 	c.state, c.fence, c.deadline = Held, fence, deadline
 	c.ttl, c.metadataAt = r.TTL, now
-	c.convert, c.paused, c.unused, c.tombstone, c.long, c.doubt = false, false, false, false, false, false
+	c.convert, c.paused, c.unused, c.tombstone, c.general, c.doubt = false, false, false, false, false, false
 	if c.since == 0 {
 		c.since = now
 	}

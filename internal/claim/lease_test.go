@@ -11,7 +11,7 @@ func TestConvertedLeaseIsReleasedAsAnyOther(t *testing.T) {
 		claim: New(Wait, true, false),
 		steps: []step{called, granted, {100, Event{Kind: Released}, Releasing, "End Release StopTimer"}},
 		then: func(t *testing.T, c *Claim) {
-			if tombstone, unused, _, _ := c.Cleanup(); c.NeedsLong() || tombstone || unused {
+			if tombstone, unused, _, _ := c.Cleanup(); c.NeedsGeneral() || tombstone || unused {
 				t.Error("the release is not an ordinary one")
 			}
 		},

@@ -52,11 +52,11 @@ func (c *Claim) pending(r *Rules, now Instant, e *Event, out *Effects) {
 	}
 }
 
-// ask sends the request: in the long form, if it must, or the one before did.
-func (c *Claim) ask(long bool, out *Effects) {
+// ask sends the request: by the general script, if it must, or the call before was.
+func (c *Claim) ask(general bool, out *Effects) {
 	c.copies.sent()
-	c.long = c.long || long
-	out.Ask, out.AskLong = true, c.long
+	c.general = c.general || general
+	out.Ask, out.AskGeneral = true, c.general
 }
 
 // failedTry counts an attempt that has brought nothing, and reports whether it was the last one that the mode allows.
@@ -78,7 +78,7 @@ func (c *Claim) refusePart(reason Reason, out *Effects) { c.tries, out.Refusal =
 // replied handles a reply to the request.
 func (c *Claim) replied(r *Rules, now Instant, e *Event, out *Effects) {
 	c.paused = false
-	if e.Code == NeedsLong && !e.Short || c.mode == Part && e.Code != Granted && e.Code != Denied && e.Code != Tombstoned {
+	if e.Code == Undecided && !e.Fast || c.mode == Part && e.Code != Granted && e.Code != Denied && e.Code != Tombstoned {
 		c.copies.atServer = inDoubt // no script replies so
 		if c.mode == Part {
 			c.refusePart(ByError, out)
@@ -88,14 +88,14 @@ func (c *Claim) replied(r *Rules, now Instant, e *Event, out *Effects) {
 		return
 	}
 	switch e.Code {
-	case NeedsLong:
+	case Undecided:
 		c.ask(true, out)
 	case Granted:
 		if c.grant(r, now, Held, e.Fence, e.Sent, r.TTL, out) {
 			return
 		}
 		// It is over already. As for a reply that does not come, the request is sent again, at once.
-		c.late, c.long = true, false
+		c.late, c.general = true, false
 		switch last := c.failedTry(); {
 		case c.mode == Part:
 			c.refusePart(ByLateness, out)
@@ -116,7 +116,7 @@ func (c *Claim) replied(r *Rules, now Instant, e *Event, out *Effects) {
 			c.woken(r, now, early, out)
 		}
 	case Denied:
-		if c.mode == Wait && e.Short || c.mode != Part && e.More {
+		if c.mode == Wait && e.Fast || c.mode != Part && e.More {
 			c.ask(true, out)
 			return
 		}

@@ -8,18 +8,18 @@ import (
 func TestRequest(t *testing.T) {
 	inDoubt := Event{Kind: AskFailed, Outcome: InDoubt, Retryable: true}
 	run(t, []table{{
-		what:  "the short form decides nothing, and the long one is repeated as such",
+		what:  "the fast script decides nothing, and the general one is repeated as such",
 		claim: New(Try, false, false),
 		steps: []step{
 			called,
-			{1, Event{Kind: Replied, Code: NeedsLong, Short: true}, Asking, "Ask AskLong"},
+			{1, Event{Kind: Replied, Code: Undecided, Fast: true}, Asking, "Ask AskGeneral"},
 			{2, Event{Kind: AskFailed, Outcome: NotSent, Retryable: true}, Asking, "Pause"},
-			{9, Event{Kind: Timer}, Asking, "Ask AskLong"},
+			{9, Event{Kind: Timer}, Asking, "Ask AskGeneral"},
 			{9, granted.e, Held, "Deliver Timer=3304"},
 		},
 		then: func(t *testing.T, c *Claim) {
-			if c.NeedsLong() || c.InDoubt() {
-				t.Error("the form of the request says something about the release")
+			if c.NeedsGeneral() || c.InDoubt() {
+				t.Error("the script of the request says something about the release")
 			}
 		},
 	}, {
@@ -94,7 +94,7 @@ func TestRequest(t *testing.T) {
 	}, {
 		what:  "refused",
 		claim: New(Try, false, false),
-		steps: []step{called, {1, Event{Kind: Replied, Code: Denied, Short: true}, Over, "Deliver Finished StopTimer"}},
+		steps: []step{called, {1, Event{Kind: Replied, Code: Denied, Fast: true}, Over, "Deliver Finished StopTimer"}},
 		then:  hasReason(ByDenial),
 	}, {
 		what:  "refused, with a copy in doubt that may be granted yet",
@@ -107,13 +107,13 @@ func TestRequest(t *testing.T) {
 		},
 		then: hasTombstone(true),
 	}, {
-		what:  "refused by the short form, but it may wait",
+		what:  "refused by the fast script, but it may wait",
 		claim: New(Wait, false, false),
-		steps: []step{called, {1, Event{Kind: Replied, Code: Denied, Short: true}, Asking, "Ask AskLong"}},
+		steps: []step{called, {1, Event{Kind: Replied, Code: Denied, Fast: true}, Asking, "Ask AskGeneral"}},
 	}, {
 		what:  "refused by a script that could sweep no more",
 		claim: New(Try, false, false),
-		steps: []step{called, {1, Event{Kind: Replied, Code: Denied, More: true}, Asking, "Ask AskLong"}},
+		steps: []step{called, {1, Event{Kind: Replied, Code: Denied, More: true}, Asking, "Ask AskGeneral"}},
 	}, {
 		what:  "another upgrade waits",
 		claim: New(Wait, true, false),
@@ -138,9 +138,9 @@ func TestRequest(t *testing.T) {
 		steps: []step{{2, Event{Kind: Cancelled}, Releasing, "Deliver Release StopTimer"}},
 		then:  hasReason(ByCaller),
 	}, {
-		what:  "the long form decides nothing, which no script replies",
+		what:  "the general script decides nothing, which no script replies",
 		claim: New(Wait, false, false),
-		steps: []step{called, {1, Event{Kind: Replied, Code: NeedsLong}, Releasing, "Deliver Release StopTimer"}},
+		steps: []step{called, {1, Event{Kind: Replied, Code: Undecided}, Releasing, "Deliver Release StopTimer"}},
 		then:  hasTombstone(true),
 	}, {
 		what:  "an earlier request with the token may still run",

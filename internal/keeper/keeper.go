@@ -57,24 +57,24 @@ type Keeper struct {
 	upgrades  atomic.Uint64 // requests for them so far
 	longWaits views.LongWaits
 
-	mu         sync.Mutex // guards what follows; no command runs under it
-	closed     bool
-	onClose    map[CloseObserver]struct{}
-	replicas   map[string]int                    // the most that a primary was seen to have, by its address
-	shortForms *retain.Names[*server.ShortForms] // by the lock's key
+	mu           sync.Mutex // guards what follows; no command runs under it
+	closed       bool
+	onClose      map[CloseObserver]struct{}
+	replicas     map[string]int                      // the most that a primary was seen to have, by its address
+	fastBackoffs *retain.Names[*server.FastBackoffs] // by the lock's key
 }
 
-// maxShortForms is of how many names the process remembers by which form to begin: those of which it has made a lock last.
-const maxShortForms = 10_000
+// maxFastBackoffs is of how many names the process remembers with which script to begin: those of which it has made a lock last.
+const maxFastBackoffs = 10_000
 
 // New returns a keeper. It does no I/O and starts no goroutine.
 func New(cfg Config) *Keeper {
 	k := &Keeper{
-		cfg:        cfg,
-		longWaits:  views.LongWaits{Bound: cfg.LongWait},
-		onClose:    map[CloseObserver]struct{}{},
-		replicas:   map[string]int{},
-		shortForms: retain.NewNames[*server.ShortForms](maxShortForms),
+		cfg:          cfg,
+		longWaits:    views.LongWaits{Bound: cfg.LongWait},
+		onClose:      map[CloseObserver]struct{}{},
+		replicas:     map[string]int{},
+		fastBackoffs: retain.NewNames[*server.FastBackoffs](maxFastBackoffs),
 	}
 	k.Messages = wait.NewMessages(
 		func(serial string, b protocol.Breaker) { k.Broken(serial, b) },
@@ -87,12 +87,12 @@ func New(cfg Config) *Keeper {
 	return k
 }
 
-// shortFormsLocked returns what the locks of a name share, by the lock's key. The caller holds mu.
-func (k *Keeper) shortFormsLocked(key string) *server.ShortForms {
-	s, known := k.shortForms.Get(key)
+// fastBackoffsLocked returns what the locks of a name share, by the lock's key. The caller holds mu.
+func (k *Keeper) fastBackoffsLocked(key string) *server.FastBackoffs {
+	s, known := k.fastBackoffs.Get(key)
 	if !known {
-		s = &server.ShortForms{}
-		k.shortForms.Add(key, s)
+		s = &server.FastBackoffs{}
+		k.fastBackoffs.Add(key, s)
 	}
 	return s
 }

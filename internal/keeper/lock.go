@@ -89,7 +89,7 @@ func (k *Keeper) Lock(spec Spec) (*Lock, error) {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	l.Forms = k.shortFormsLocked(l.Key())
+	l.FastBackoff = k.fastBackoffsLocked(l.Key())
 	return l, nil
 }
 

@@ -122,7 +122,7 @@ func (l *Lock) acquireSubscribed(ctx context.Context, t Terms, wait bool, health
 		return r.Lease, err
 	}
 	health = r.serverHealth()
-	l.Forms.Acquire.Failed()                           // it would be refused again
+	l.FastBackoff.Acquire.Failed()                     // it would be refused again
 	if c := r.Cleanup(); r.origin != nil && c != nil { // a copy of the call may have been granted the lease
 		switch l.k.WaitFor(ctx, c.Done()) {
 		case nil:
@@ -290,7 +290,7 @@ func (r *request) WithdrawLocked() (withdrawn bool) {
 }
 
 // AskLocked prepares the next call.
-func (r *request) AskLocked(long bool) *transport.Call { return &r.newCallLocked(long).Call }
+func (r *request) AskLocked(general bool) *transport.Call { return &r.newCallLocked(general).Call }
 
 // QueueLocked lets the request wait in the queue of its name.
 func (r *request) QueueLocked() {
@@ -368,33 +368,33 @@ type askCall struct {
 	r      *request
 	health *server.Health
 	sent   time.Time // as health knows it
-	short  bool      // of the fast script
+	fast   bool      // of the fast script
 }
 
-// hasShortForm reports whether requests of this lock can take the fast script. That relies on metadata which others may have kept
+// hasFastAcquire reports whether requests of this lock can take the fast script. That relies on metadata which others may have kept
 // for short leases: for half of MetadataTTL at least, by when renewals keep it for this lease.
-func (l *Lock) hasShortForm() bool {
+func (l *Lock) hasFastAcquire() bool {
 	return l.Fast().Acquire != nil && server.Duration(l.TTL) <= l.k.Config.MetadataTTL/4
 }
 
-// mayUseShort reports whether the next call of the request should be of the fast script.
-func (r *request) mayUseShort() bool {
+// mayUseFast reports whether the next call of the request should be of the fast script.
+func (r *request) mayUseFast() bool {
 	ofWindow := r.lock.Fast().OfWindow // it takes one permit
 	return r.origin == nil && r.part == nil && !r.retained && (ofWindow && !r.several || !ofWindow && r.quota == nil) &&
-		r.lock.hasShortForm() && r.lock.Forms.Acquire.Usable()
+		r.lock.hasFastAcquire() && r.lock.FastBackoff.Acquire.Usable()
 }
 
 // newCallLocked prepares a call, which is under way from now on.
-func (r *request) newCallLocked(long bool) *askCall {
+func (r *request) newCallLocked(general bool) *askCall {
 	l := r.lock
-	c := &askCall{r: r, health: r.health, sent: time.Now(), short: !long && r.mayUseShort()}
+	c := &askCall{r: r, health: r.health, sent: time.Now(), fast: !general && r.mayUseFast()}
 	c.Done = c
 	c.health.Sent(c.sent)
 	r.call = c
 	switch {
 	case r.part != nil:
 		r.part.setCall(&c.Call)
-	case c.short:
+	case c.fast:
 		l.SetFastAcquire(&c.Call, r.Token())
 	case r.quota != nil:
 		l.SetAllow(&c.Call, r.Token())
@@ -425,11 +425,11 @@ func (c *askCall) decode() (a protocol.AcquireReply, err error) {
 		if err == nil && a.Code != lua.Granted && a.Code != lua.Refused && a.Code != lua.Tombstoned {
 			err = fmt.Errorf("%w: code %d for a request that does not wait", protocol.ErrReply, a.Code)
 		}
-	case c.short && c.r.quota != nil:
+	case c.fast && c.r.quota != nil:
 		a, err = server.Decode(&c.Call, func(n []int64) (protocol.AcquireReply, error) {
 			return protocol.ParseFastAllowReply(n, lim.Window, server.Millis(lim.Per))
 		})
-	case c.short:
+	case c.fast:
 		a, err = server.Decode(&c.Call, protocol.ParseFastAcquireReply)
 	case c.r.quota != nil:
 		a, err = server.Decode(&c.Call, protocol.ParseAllowReply)
@@ -476,10 +476,10 @@ func (r *request) replied(c *askCall, a protocol.AcquireReply) claim.Effects {
 	l, k := r.lock, r.lock.k
 	now := time.Now()
 	ev := claim.Event{
-		Kind: claim.Replied, Code: codeOf(a), Sent: k.Instant(c.Sent), Short: c.short, More: a.More,
+		Kind: claim.Replied, Code: codeOf(a), Sent: k.Instant(c.Sent), Fast: c.fast, More: a.More,
 		Fence: a.Fence, Clock: a.Now, Place: a.Place, Exhausted: k.Config.Retry.Exhausted(r.began, now),
 	}
-	if r.part == nil && l.Forms.Acquire.Answered(c.short, r.mode == claim.Wait, a) {
+	if r.part == nil && l.FastBackoff.Acquire.Answered(c.fast, r.mode == claim.Wait, a) {
 		if r.quota != nil {
 			*r.quota = newQuota(a)
 		}
@@ -509,8 +509,8 @@ func (r *request) replied(c *askCall, a protocol.AcquireReply) claim.Effects {
 
 // codeOf returns what a reply to a request says.
 func codeOf(a protocol.AcquireReply) claim.Code {
-	if a.NeedsLong {
-		return claim.NeedsLong
+	if a.Undecided {
+		return claim.Undecided
 	}
 	return server.CodeOf(a.Code)
 }

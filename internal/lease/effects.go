@@ -55,7 +55,7 @@ func (a *actions) begin(h *Lease, now claim.Instant, ev *claim.Event, cause erro
 		h.lastErr, h.backoff = nil, nil
 	}
 	if a.Ask {
-		a.ask = h.request.AskLocked(a.AskLong)
+		a.ask = h.request.AskLocked(a.AskGeneral)
 	}
 	if a.Queue {
 		h.request.QueueLocked()

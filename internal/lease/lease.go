@@ -59,10 +59,10 @@ func (d *Driver) Observed() bool { return d.observe != nil }
 // Lock is a lock as its leases know it.
 type Lock struct {
 	server.Lock
-	Forms *server.ShortForms // of the name
-	Rules claim.Rules
-	Yield time.Duration // of a mutex: how long a release leaves the key free, now and then; 0: never
-	d     *Driver
+	FastBackoff *server.FastBackoffs // of the name
+	Rules       claim.Rules
+	Yield       time.Duration // of a mutex: how long a release leaves the key free, now and then; 0: never
+	d           *Driver
 }
 
 // Begin sets the driver of the lock's leases. It is called before anything else.
@@ -80,8 +80,8 @@ func (l *Lock) Event(t EventType, o *Observation) Event { return newEvent(&l.Loc
 // Observe passes an event to the keeper's observer.
 func (l *Lock) Observe(ev Event) { l.d.report(ev) }
 
-// ExpectWaiters notes that others probably wait, so that the next release of the name takes the long form.
-func (l *Lock) ExpectWaiters() { l.Forms.Release.Contended() }
+// ExpectWaiters notes that others probably wait, so that the next release of the name does not begin with the fast script.
+func (l *Lock) ExpectWaiters() { l.FastBackoff.Release.Contended() }
 
 // ReportLeak reports to the observer that nobody can release a lease any more, which has been held for that long, and logs it unless
 // another one was logged lately.
@@ -102,8 +102,8 @@ type Request interface {
 	AnsweredLocked()
 	// WithdrawLocked keeps the call that is under way from being sent. It reports false if it was sent, or there is none.
 	WithdrawLocked() bool
-	// AskLocked prepares the next call, in the long form if it must be.
-	AskLocked(long bool) *transport.Call
+	// AskLocked prepares the next call, by the general script if it must be.
+	AskLocked(general bool) *transport.Call
 	// QueueLocked lets the request wait in the queue of its name, as the last reply has said.
 	QueueLocked()
 	// DeliverLocked notes how the request has ended. cause is the error of the event that has ended it. closed says that it was granted, but the

@@ -75,7 +75,7 @@ func (c *Cleanup) send(by func(*transport.Call), check bool) {
 	}
 	c.sent = true
 	tombstone, unused, record, _ := h.Claim.Cleanup()
-	converts, long := h.Claim.Converts(), h.Claim.NeedsLong()
+	converts, general := h.Claim.Converts(), h.Claim.NeedsGeneral()
 	h.Mu.Unlock()
 	call.Done = c
 	handedOn := c.script >= handsOn // such a script has been sent
@@ -89,7 +89,7 @@ func (c *Cleanup) send(by func(*transport.Call), check bool) {
 		l.SetRenewal(call, h.token, l.TTL, server.RenewMetadata, false, false)
 	case ms > 0: // otherwise the record would have expired already
 		l.SetCompletion(call, h.token, ms)
-	case !long && l.Yield == 0 && l.Fast().Release != nil && l.Forms.Release.Usable():
+	case !general && l.Yield == 0 && l.Fast().Release != nil && l.FastBackoff.Release.Usable():
 		c.script = releasesFast
 		l.SetFastRelease(call, h.token)
 	case !handedOn && !tombstone && !unused && !converts && l.Yield == 0 && l.mayHandOn():
@@ -120,7 +120,7 @@ func (c *Cleanup) CallDone(call *transport.Call) {
 // mayHandOn reports whether a release that others wait for should be of the fast script. That of a lock with several holders decides
 // nothing if the claim of a waiter is its whole lease, so that the next one has to be told when it ends.
 func (l *Lock) mayHandOn() bool {
-	return l.Fast().HandOn != nil && (l.ClaimTTL < l.TTL || protocol.HasOneHolder(l.Scripts())) && l.Forms.HandOn.Usable()
+	return l.Fast().HandOn != nil && (l.ClaimTTL < l.TTL || protocol.HasOneHolder(l.Scripts())) && l.FastBackoff.HandOn.Usable()
 }
 
 // releaseScript is by which script a cleanup releases. They are tried in this order.
@@ -144,7 +144,7 @@ func (c *Cleanup) released(call *transport.Call) {
 		c.failed(err)
 		return
 	}
-	ev := claim.Event{Kind: claim.ReleaseReplied, Code: claim.Granted, Short: r.Undecided, QueueEmpty: r.QueueEmpty}
+	ev := claim.Event{Kind: claim.ReleaseReplied, Code: claim.Granted, Fast: r.Undecided, QueueEmpty: r.QueueEmpty}
 	switch r.Code {
 	case lua.Held:
 		ev.Code, ev.OriginOver = claim.Present, c.holder().Err() != nil
@@ -153,14 +153,14 @@ func (c *Cleanup) released(call *transport.Call) {
 	}
 	switch c.script {
 	case releasesFast:
-		l.Forms.Release.Replied(!r.Undecided)
+		l.FastBackoff.Release.Replied(!r.Undecided)
 	case handsOn:
-		l.Forms.HandOn.Replied(!r.Undecided)
+		l.FastBackoff.HandOn.Replied(!r.Undecided)
 	case releases:
-		l.Forms.HandOn.LongGranted()
+		l.FastBackoff.HandOn.GeneralGranted()
 	}
 	if c.script != releasesFast && r.QueueEmpty {
-		l.Forms.Release.LongGranted()
+		l.FastBackoff.Release.GeneralGranted()
 	}
 	if done := c.of.Step(ev, nil); done.Release || done.Check {
 		return

@@ -4,8 +4,8 @@ import "github.com/lockkeeper/lockkeeper/lua"
 
 // AcquireReply is the reply of acquire.lua, of allow.lua, or of a fast script that acquires.
 type AcquireReply struct {
-	Code          int64 // lua.Granted, Refused, Waiting, Tombstoned, Conflict or AboveLimit; if NeedsLong: none
-	NeedsLong     bool  // the fast script has not decided anything, and acquire.lua or allow.lua has to
+	Code          int64 // lua.Granted, Refused, Waiting, Tombstoned, Conflict or AboveLimit; if Undecided: none
+	Undecided     bool  // the fast script has not decided anything, and acquire.lua or allow.lua has to
 	Now           int64 // the server's clock, if granted, refused or waiting
 	Fence         int64 // if granted: of the lease, which lasts for the ttl that was asked for
 	RetryAfter    int64 // if refused: until the request could be granted; not positive: not known
@@ -76,7 +76,7 @@ func ParseFastAcquireReply(n []int64) (AcquireReply, error) {
 	case code < 0:
 		return AcquireReply{Code: lua.Refused, RetryAfter: -code}, nil
 	case code == undecided && len(n) == 1:
-		return AcquireReply{NeedsLong: true}, nil
+		return AcquireReply{Undecided: true}, nil
 	}
 	return AcquireReply{}, invalid(script, "%v", n)
 }
@@ -86,7 +86,7 @@ func ParseFastAcquireReply(n []int64) (AcquireReply, error) {
 func ParseFastAllowReply(n []int64, limit int, window int64) (AcquireReply, error) {
 	a, err := ParseFastAcquireReply(n)
 	switch {
-	case err != nil || a.NeedsLong:
+	case err != nil || a.Undecided:
 		return a, err
 	case len(n) != 2:
 		return AcquireReply{}, invalid("a fast acquire", "%v", n)

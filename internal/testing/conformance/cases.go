@@ -462,7 +462,7 @@ func lateExtension(w *World) {
 func messageBeforeReply(w *World) {
 	other := w.Process()
 	p := w.Process(func(o *lockkeeper.Options) { o.HeartbeatInterval, o.HeartbeatTimeout = 10*time.Second, 30*time.Second })
-	// A handle that has had to wait asks by the long form at once the next time.
+	// A handle that has had to wait sends the general script at once the next time.
 	x, first := p.Lock("x"), w.hold(other.Lock("x"))
 	waited, giveUp := context.WithCancel(w.ctx())
 	before := w.lockAsync(waited, x)

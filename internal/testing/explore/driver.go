@@ -39,7 +39,7 @@ func (m *model) step(w *world, r int, e claim.Event) (out claim.Effects) {
 	}
 	if out.Ask {
 		c := call{script: acquire, requests: 1 << r, try: m.tries[r]}
-		if m.set.Fast.Acquire != nil && !q.retention.is && !out.AskLong && m.origin[r] == 0 {
+		if m.set.Fast.Acquire != nil && !q.retention.is && !out.AskGeneral && m.origin[r] == 0 {
 			c = call{script: fastAcquire, requests: 1 << r}
 		}
 		q.ask = slot{call: m.srv.call(c), sent: w.tick}
@@ -140,7 +140,7 @@ func (m *model) release(w *world, r int) {
 	case unused:
 		c.cancel = 1
 	case tombstone:
-	case !q.claim.NeedsLong() && q.claim.Place() == 0: // nobody waited when it was granted
+	case !q.claim.NeedsGeneral() && q.claim.Place() == 0: // nobody waited when it was granted
 		c.script = fastRelease
 	case !q.handedOn:
 		c.script, q.handedOn = handOn, true
@@ -181,12 +181,12 @@ func (m *model) answerAsk(w *world, r int) {
 		panic(err)
 	}
 	e := claim.Event{
-		Kind: claim.Replied, Code: codes[a.Code], Short: fast, More: a.More, Sent: instant(s.sent),
+		Kind: claim.Replied, Code: codes[a.Code], Fast: fast, More: a.More, Sent: instant(s.sent),
 		Fence: a.Fence, Clock: a.Now, Place: a.Place,
 	}
 	switch {
-	case a.NeedsLong:
-		e.Code = claim.NeedsLong
+	case a.Undecided:
+		e.Code = claim.Undecided
 	case a.Code == lua.Waiting:
 		e.Fence = a.Seq
 		w.keepers[m.keeperOf[r]].due = w.keepers[m.keeperOf[r]].due || a.More
@@ -208,7 +208,7 @@ func (m *model) answerChange(w *world, r int) {
 		if err != nil {
 			panic(err)
 		}
-		e := claim.Event{Kind: claim.ReleaseReplied, Code: claim.Granted, Short: a.Undecided, QueueEmpty: a.QueueEmpty}
+		e := claim.Event{Kind: claim.ReleaseReplied, Code: claim.Granted, Fast: a.Undecided, QueueEmpty: a.QueueEmpty}
 		switch a.Code {
 		case lua.Refused:
 			e.Code = claim.Denied

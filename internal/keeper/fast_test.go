@@ -11,9 +11,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// TestShortFormIsOfName checks that a lock that was made just now knows by which form its calls should begin: that of the other
-// locks of the name.
-func TestShortFormIsOfName(t *testing.T) {
+// TestFastBackoffIsOfName checks that a lock that was made just now knows with which script its calls should begin: that of the
+// other locks of the name.
+func TestFastBackoffIsOfName(t *testing.T) {
 	inBubble(t, func(s *fixture) {
 		fair := func(spec *Spec) { spec.Scripts, spec.LocalQueue = lua.Fair, false }
 		wait := func() {

@@ -10,9 +10,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// shortForm reports whether the next acquisition of the free lock takes the fast script: it draws the next number, and leaves the
+// takesFast reports whether the next acquisition of the free lock takes the fast script: it draws the next number, and leaves the
 // rest of the metadata as it is.
-func (b *bench) shortForm(token string) bool {
+func (b *bench) takesFast(token string) bool {
 	b.Helper()
 	flags, policyArg := flagsOf(b.set)
 	before := b.rdb.HGetAll(ctx, b.keys[1]).Val()
@@ -31,7 +31,7 @@ func (b *bench) shortForm(token string) bool {
 	return false
 }
 
-func TestShortFormUnlessRare(t *testing.T) {
+func TestFastUnlessRare(t *testing.T) {
 	for _, set := range []*lua.Set{lua.Mutex, lua.Fair, lua.RWLock} {
 		t.Run(set.Kind, func(t *testing.T) {
 			atTimeOf(t, set, func(b *bench, pass func(time.Duration)) {
@@ -40,11 +40,11 @@ func TestShortFormUnlessRare(t *testing.T) {
 				}
 				flags, _ := flagsOf(b.set)
 				seq := func() string { return b.rdb.HGet(ctx, b.keys[1], "seq").Val() }
-				if b.shortForm(token("a", 1)) {
+				if b.takesFast(token("a", 1)) {
 					t.Error("there was no metadata yet")
 				}
-				if !b.shortForm(token("a", 2)) {
-					t.Error("the second acquisition took the long form")
+				if !b.takesFast(token("a", 2)) {
+					t.Error("the second acquisition took the general script")
 				}
 
 				b.release(token("b", 1)+flags, 10_000) // a request that was given up
@@ -58,30 +58,30 @@ func TestShortFormUnlessRare(t *testing.T) {
 				if n, err := b.rdb.Exists(ctx, b.keys[0]).Result(); n != 0 || err != nil || seq() != before {
 					t.Errorf("a tombstoned request left the lock's key %d and the last fence %s, %v", n, seq(), err)
 				}
-				if b.shortForm(token("a", 3)) {
+				if b.takesFast(token("a", 3)) {
 					t.Error("there is a tombstone")
 				}
 				pass(11 * time.Second)
-				if b.shortForm(token("a", 4)) {
+				if b.takesFast(token("a", 4)) {
 					t.Error("the tombstone was still noted")
 				}
-				if !b.shortForm(token("a", 5)) {
+				if !b.takesFast(token("a", 5)) {
 					t.Error("the tombstone has expired")
 				}
 
 				pass(metadataTTL * time.Millisecond / 2)
-				if b.shortForm(token("a", 6)) {
+				if b.takesFast(token("a", 6)) {
 					t.Error("half of the metadata's time has passed")
 				}
 				if left := b.rdb.PTTL(ctx, b.keys[1]).Val(); left < (metadataTTL-1000)*time.Millisecond {
 					t.Errorf("the metadata is kept for %v", left)
 				}
-				if !b.shortForm(token("a", 7)) {
+				if !b.takesFast(token("a", 7)) {
 					t.Error("the metadata was just extended")
 				}
 
 				b.rdb.Del(ctx, b.keys[1])
-				if b.shortForm(token("a", 8)) {
+				if b.takesFast(token("a", 8)) {
 					t.Error("the metadata was lost")
 				}
 				b.expires(1)
@@ -91,7 +91,7 @@ func TestShortFormUnlessRare(t *testing.T) {
 }
 
 // A try that is refused leaves everything as it is.
-func TestShortRefusalChangesNothing(t *testing.T) {
+func TestFastRefusalChangesNothing(t *testing.T) {
 	for _, set := range []*lua.Set{lua.Mutex, lua.Fair, lua.RWLock} {
 		t.Run(set.Kind, func(t *testing.T) {
 			onBothServers(t, set, func(b *bench) {
@@ -110,7 +110,7 @@ func TestShortRefusalChangesNothing(t *testing.T) {
 }
 
 // Whatever is in the metadata, a lock can be acquired.
-func TestShortFormWithUnknownMetadata(t *testing.T) {
+func TestUnknownMetadata(t *testing.T) {
 	for _, set := range []*lua.Set{lua.Mutex, lua.Fair, lua.RWLock, lua.Semaphore, lua.Redlock} {
 		t.Run(set.Kind, func(t *testing.T) {
 			onBothServers(t, set, func(b *bench) {
@@ -129,9 +129,9 @@ func TestShortFormWithUnknownMetadata(t *testing.T) {
 	}
 }
 
-// TestShortReleaseOfAnExpiredLease: that nothing else is in the key does not mean that the lease has not ended, if the key was kept for a
+// TestFastReleaseOfAnExpiredLease: that nothing else is in the key does not mean that the lease has not ended, if the key was kept for a
 // longer one.
-func TestShortReleaseOfAnExpiredLease(t *testing.T) {
+func TestFastReleaseOfAnExpiredLease(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		set                  *lua.Set
@@ -146,7 +146,7 @@ func TestShortReleaseOfAnExpiredLease(t *testing.T) {
 				take := func(token string, ms int) {
 					b.code(b.eval(c.set.Acquire, acquireArgs(token, ms, 0, c.limits, 0)), lua.Granted)
 				}
-				short := func(token string, want int64) {
+				fast := func(token string, want int64) {
 					b.Helper()
 					n, err := b.run(c.set.Fast.Release, protocol.FastReleaseArgs(nil, token)...).Int64()
 					if err != nil || n != want {
@@ -155,16 +155,16 @@ func TestShortReleaseOfAnExpiredLease(t *testing.T) {
 				}
 				take(c.longer, 60_000)
 				take(c.lease, 1000)
-				short(c.longer, lua.Granted+32)
+				fast(c.longer, lua.Granted+32)
 				pass(999 * time.Millisecond)
 				take(c.other, 60_000)
-				short(c.other, lua.Granted+32)
+				fast(c.other, lua.Granted+32)
 				pass(time.Millisecond)
-				short(c.lease, lua.Refused+32)
+				fast(c.lease, lua.Refused+32)
 				take(c.other, 1000)
 				pass(999 * time.Millisecond)
-				short(c.other, lua.Granted+32)
-				short(c.other, lua.Refused+32)
+				fast(c.other, lua.Granted+32)
+				fast(c.other, lua.Refused+32)
 			})
 		})
 	}

@@ -1,0 +1,76 @@
+package server
+
+import (
+	"sync/atomic"
+
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/lua"
+)
+
+// FastBackoff decides whether the calls of a lock begin with a fast script, which costs the server half of the general one and decides the
+// common cases. Where it does not decide, it costs a round trip: so the next calls take the general script at once, twice as many each
+// time that the fast one fails in a row, up to 16. Only those are counted that the fast one is likely to decide again: those whose
+// general script was granted without waiting, or found that nobody waits. It is safe for concurrent use.
+type FastBackoff struct {
+	pending  atomic.Int32 // calls that take the general script at once
+	failures atomic.Int32 // of the fast script, in a row
+}
+
+const maxFastFailures = 4
+
+// FastBackoffs is what the locks of one name share, because a program may make another one for each use.
+type FastBackoffs struct {
+	Acquire FastBackoff // of acquire.lua
+	Release FastBackoff // of a release that nobody waits for
+	HandOn  FastBackoff // of a release that others wait for; each general script counts
+}
+
+// Usable reports whether the next call should take the fast script.
+func (b *FastBackoff) Usable() bool { return b.pending.Load() <= 0 }
+
+// Failed notes that the fast script has not decided a call.
+func (b *FastBackoff) Failed() {
+	n := b.failures.Load()
+	if n < maxFastFailures {
+		b.failures.Store(n + 1)
+	}
+	b.pending.Store(1 << n)
+}
+
+// Contended notes that others probably wait, so that the next call takes another script.
+func (b *FastBackoff) Contended() {
+	if b.Usable() {
+		b.Failed()
+	}
+}
+
+// Decided notes that the fast script has decided a call.
+func (b *FastBackoff) Decided() { b.failures.Store(0) }
+
+// Replied notes whether the fast script has decided a call.
+func (b *FastBackoff) Replied(decided bool) {
+	if decided {
+		b.Decided()
+	} else {
+		b.Failed()
+	}
+}
+
+// GeneralGranted notes that the general script has granted a request without waiting, or has found that nobody waits for a release.
+func (b *FastBackoff) GeneralGranted() { b.pending.Add(-1) }
+
+// Answered notes the reply to a request, and reports whether it decides the request. The fast script never queues one.
+func (b *FastBackoff) Answered(fast, wait bool, a protocol.AcquireReply) (decided bool) {
+	switch {
+	case !fast:
+		if a.Code == lua.Granted {
+			b.GeneralGranted()
+		}
+		return true
+	case a.Undecided || wait && a.Code == lua.Refused:
+		b.Failed()
+		return false
+	}
+	b.Decided()
+	return true
+}
