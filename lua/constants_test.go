@@ -17,7 +17,7 @@ func TestConstantsMatchGo(t *testing.T) {
 	want := map[string]string{
 		"LONGEST_EPOCH": fmt.Sprint(protocol.EpochOf(1 << 40)), "ENDLESS": "'" + protocol.EndlessLease + "'",
 		"HEARTBEATS": fmt.Sprintf("%.0f", float64(protocol.Heartbeats)), "RETAIN": "'" + protocol.PolicyArgRetain + "'",
-		"REJOIN": fmt.Sprint(protocol.HeartbeatRejoin), "CANNOT_RECEIVE": fmt.Sprint(protocol.HeartbeatDeaf), "QUEUE_GRACE": fmt.Sprint(protocol.QueueTTL(0)),
+		"HEARTBEAT_REJOIN": fmt.Sprint(protocol.HeartbeatRejoin), "HEARTBEAT_UNSUBSCRIBED": fmt.Sprint(protocol.HeartbeatUnsubscribed), "QUEUE_GRACE": fmt.Sprint(protocol.QueueTTL(0)),
 	}
 	for name, code := range map[string]int{
 		"REFUSED": lua.Refused, "GRANTED": lua.Granted, "WAITING": lua.Waiting, "TOMBSTONED": lua.Tombstoned, "UNKNOWN": lua.Unknown, "LEFT": lua.Left, "HELD": lua.Held,

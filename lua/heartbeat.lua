@@ -4,8 +4,8 @@
 -- KEYS[3] queue    zset: the waiters and their heartbeats
 -- KEYS[4] tombstones    zset: token -> ms until which its request is refused
 -- ARGV[1] settings     see lib/metadata
--- ARGV[2] mode     the sum of REJOIN: queue the tokens again; a place follows each of them (0: the end), else only tokens follow;
---                  CANNOT_RECEIVE: the keeper cannot receive messages at present
+-- ARGV[2] mode     the sum of HEARTBEAT_REJOIN: queue the tokens again; a place follows each of them (0: the end), else only tokens follow;
+--                  HEARTBEAT_UNSUBSCRIBED: the keeper cannot receive messages at present
 -- ARGV[3] policy_arg  semaphore: the limits as the keeper knows them, in case they are lost; empty for others
 -- ARGV[4] queue_ttl    ms for which the queue is kept with these waiters: QUEUE_GRACE more than their heartbeats count
 -- ARGV[5..] tokens  or pairs of token and place; none: only admit
@@ -23,7 +23,7 @@
 -- include: lib/admit
 -- include: policy/KIND
 local settings, mode, policy_arg, queue_ttl = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
-local rejoin, cannot_receive = mode % CANNOT_RECEIVE == REJOIN, mode >= CANNOT_RECEIVE
+local rejoin, unsubscribed = mode % HEARTBEAT_UNSUBSCRIBED == HEARTBEAT_REJOIN, mode >= HEARTBEAT_UNSUBSCRIBED
 local run = load_metadata(settings, policy_arg)
 local reply = {WAITING, now, 0, 0, 0, 0, 0}
 local function report(index, code, a, b)
@@ -57,7 +57,7 @@ for i = 5, #ARGV, step do
   places[#tokens] = rejoin and tonumber(ARGV[i + 1])
 end
 
-local lapse = HEARTBEATS + now + queue_ttl - QUEUE_GRACE + (cannot_receive and DEAF or 0)
+local lapse = HEARTBEATS + now + queue_ttl - QUEUE_GRACE + (unsubscribed and UNSUBSCRIBED or 0)
 for from = 1, #tokens, 200 do
   local batch = {unpack(tokens, from, math.min(from + 199, #tokens))}
   local scores = call('ZMSCORE', queue, unpack(batch))

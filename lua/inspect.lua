@@ -45,6 +45,6 @@ for i = 1, #list, 2 do waiters[#waiters + 1] = list[i] end
 local lapses = #waiters > 0 and lapses_of(waiters)
 for i = 1, #list, 2 do
   local at, lapse = tonumber(list[i + 1]), lapses[(i + 1) / 2]
-  append(list[i], at, math.floor((now_us - ticket_of(at)) / 1000), lapse > 0 and lapse % DEAF - now or 0)
+  append(list[i], at, math.floor((now_us - ticket_of(at)) / 1000), lapse > 0 and lapse % UNSUBSCRIBED - now or 0)
 end
 return reply

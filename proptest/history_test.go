@@ -68,16 +68,16 @@ type waiting struct {
 
 // view is the state of the server at one moment of its clock.
 type view struct {
-	now    int64 // µs
-	seq    uint64
-	leases map[string]lease // not expired
-	queue  []waiting        // in order
-	lapse  map[string]int64 // µs, when heartbeats lapse
-	deaf   map[string]bool  // of the waiters: the heartbeat says that the keeper cannot receive messages
-	odd    string           // a waiter without a heartbeat, or a heartbeat without a waiter
-	pass   float64          // of a read-write lock: the place up to which readers go first
-	limits string           // of a semaphore: the limits in force
-	taken  []taking         // and the permits taken from a window
+	now          int64 // µs
+	seq          uint64
+	leases       map[string]lease // not expired
+	queue        []waiting        // in order
+	lapse        map[string]int64 // µs, when heartbeats lapse
+	unsubscribed map[string]bool  // of the waiters: the heartbeat says that the keeper cannot receive messages
+	odd          string           // a waiter without a heartbeat, or a heartbeat without a waiter
+	pass         float64          // of a read-write lock: the place up to which readers go first
+	limits       string           // of a semaphore: the limits in force
+	taken        []taking         // and the permits taken from a window
 
 	freeUntil, freeFor int64 // of a mutex, in ms: until when its key was last left free for other libraries, and for how long
 }
@@ -163,7 +163,7 @@ func (w *world) view() *view {
 // viewInside is view for a caller that holds the server's mutex and has updated its clock.
 func (w *world) viewInside() *view {
 	mini, keys := w.server.mini, w.history.keys
-	v := &view{now: w.server.nowLocked().UnixMicro(), leases: map[string]lease{}, lapse: map[string]int64{}, deaf: map[string]bool{}}
+	v := &view{now: w.server.nowLocked().UnixMicro(), leases: map[string]lease{}, lapse: map[string]int64{}, unsubscribed: map[string]bool{}}
 	v.seq, _ = strconv.ParseUint(strings.TrimPrefix(mini.HGet(keys.Meta, "seq"), "-"), 10, 64) // negative while there may be tombstones
 	w.kind.leases(mini, keys, v)
 	_, _ = fmt.Sscan(mini.HGet(keys.Meta, "yield"), &v.freeUntil, &v.freeFor)
@@ -177,9 +177,9 @@ func (w *world) viewInside() *view {
 		if at < protocol.Heartbeats {
 			v.queue = append(v.queue, waiting{member, at})
 		} else {
-			const deaf = 3_600_000_000_000 // see DEAF in lua/lib/constants.lua
+			const unsubscribed = 3_600_000_000_000 // see UNSUBSCRIBED in lua/lib/constants.lua
 			token, ms := strings.TrimPrefix(member, "+"), int64(at)-protocol.Heartbeats
-			v.lapse[token], v.deaf[token] = ms%deaf*1000, ms >= deaf
+			v.lapse[token], v.unsubscribed[token] = ms%unsubscribed*1000, ms >= unsubscribed
 		}
 	}
 	for token := range v.lapse {
@@ -239,7 +239,7 @@ func (w *world) connected(v *view, token string) bool {
 
 // unnotifiable reports whether a waiter gets no notifications: its process could not subscribe, or has lost its subscription.
 func (w *world) unnotifiable(v *view, token string) bool {
-	return w.terms(token).unnotifiable || v.deaf[token]
+	return w.terms(token).unnotifiable || v.unsubscribed[token]
 }
 
 // step is a script that has run, with the state before and after it.

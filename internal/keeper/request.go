@@ -20,19 +20,19 @@ import (
 // request is what a Lease needs until it is granted: how it is asked for, and the caller that waits for it.
 type request struct {
 	*lease.Lease
-	lock      *Lock
-	policyArg any           // the token of the lease to be replaced, or a semaphore's limits, or ""
-	origin    *lease.Lease  // the lease to be replaced; nil: none
-	part      *TokenRequest // it is for a part of a majority; nil: it is not
-	retained  bool          // others are to be granted inside by the lease
-	noPush    bool          // the keeper cannot receive messages: it is granted the lock all the same, and learns of it by a heartbeat
-	mode      claim.Mode
-	several   bool          // permits, and not one
-	quota     *Quota        // where to store what the reply says of the window; nil: nowhere
-	since     time.Time     // when the caller came
-	began     time.Time     // when the first call was sent
-	deadline  time.Time     // of the caller's context; zero: none
-	ended     server.Signal // when the request has ended
+	lock         *Lock
+	policyArg    any           // the token of the lease to be replaced, or a semaphore's limits, or ""
+	origin       *lease.Lease  // the lease to be replaced; nil: none
+	part         *TokenRequest // it is for a part of a majority; nil: it is not
+	retained     bool          // others are to be granted inside by the lease
+	unsubscribed bool          // the keeper cannot receive messages: it is granted the lock all the same, and learns of it by a heartbeat
+	mode         claim.Mode
+	several      bool          // permits, and not one
+	quota        *Quota        // where to store what the reply says of the window; nil: nowhere
+	since        time.Time     // when the caller came
+	began        time.Time     // when the first call was sent
+	deadline     time.Time     // of the caller's context; zero: none
+	ended        server.Signal // when the request has ended
 
 	// Guarded by the lease's mu. err is final when the request has ended.
 	call   *askCall       // the one under way; nil: none, or only heartbeats
@@ -59,7 +59,7 @@ func (l *Lock) newRequest(ctx context.Context, t Terms, mode claim.Mode, health 
 		r.health = &r.own
 	}
 	r.deadline, _ = ctx.Deadline()
-	r.noPush = strings.Contains(t.Flags, protocol.FlagNoPush)
+	r.unsubscribed = strings.Contains(t.Flags, protocol.FlagNoPush)
 	r.policyArg = l.PolicyArg()
 	if t.origin != nil {
 		r.policyArg = t.origin.Token()
@@ -155,7 +155,7 @@ func (l *Lock) acquireSubscribed(ctx context.Context, t Terms, wait bool, health
 // a heartbeat interval.
 func (l *Lock) subscribe(ctx context.Context, health *server.Health) error {
 	if l.k.Subscriber.CannotReceive(l.Channel, l.k.Config.HeartbeatInterval) {
-		return errDeaf // for so long that it is not awaited again
+		return errUnsubscribed // for so long that it is not awaited again
 	}
 	limited, cancel := context.WithTimeout(ctx, l.k.Config.HeartbeatInterval)
 	defer cancel()
@@ -253,8 +253,8 @@ func (r *request) Place() int64 {
 	return r.Claim.Place()
 }
 
-// Deaf reports whether the keeper has said that it cannot receive messages.
-func (r *request) Deaf() bool { return r.noPush }
+// Unsubscribed reports whether the keeper has said that it cannot receive messages.
+func (r *request) Unsubscribed() bool { return r.unsubscribed }
 
 // ReportPosition reports the position of a waiter to the observer, if it has changed.
 func (r *request) ReportPosition(rank int) {
@@ -516,8 +516,8 @@ func codeOf(a protocol.AcquireReply) claim.Code {
 }
 
 var (
-	errDeaf       = errors.New("the keeper has no subscription")
-	errTombstoned = errors.New("the request was given up while it was under way")
+	errUnsubscribed = errors.New("the keeper has no subscription")
+	errTombstoned   = errors.New("the request was given up while it was under way")
 	// ErrTooLate means that the server granted a lease, but its answer came when the lease was about to expire.
 	ErrTooLate = server.Chain(server.ErrUnavailable, errors.New("the answer came when too little of the lease was left to use it"))
 )

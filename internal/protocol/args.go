@@ -115,8 +115,8 @@ func HeartbeatArgs(command []any, settings any, mode int, policyArg, queueTTL an
 
 // The mode of a heartbeat is a sum of these.
 const (
-	HeartbeatRejoin = 1 // queue the waiters again
-	HeartbeatDeaf   = 2 // the keeper cannot receive messages at present
+	HeartbeatRejoin       = 1 // queue the waiters again
+	HeartbeatUnsubscribed = 2 // the keeper cannot receive messages at present
 )
 
 // HeartbeatWaiter appends a waiter to a command of HeartbeatArgs.

@@ -108,12 +108,12 @@ func (s *Subscriber) SubscribedSince(name string) time.Time {
 func (s *Subscriber) CannotReceive(name string, after time.Duration) bool {
 	s.mu.Lock()
 	ch := s.channels[name]
-	deaf := ch != nil && !ch.subscribed && (ch.denied != nil || time.Since(ch.lostAt) >= after)
+	missing := ch != nil && !ch.subscribed && (ch.denied != nil || time.Since(ch.lostAt) >= after)
 	s.mu.Unlock()
-	if deaf {
+	if missing {
 		s.Begin(name)
 	}
-	return deaf
+	return missing
 }
 
 // Subscribe subscribes to the channel. It blocks until the server acknowledges or refuses it (ErrDenied), until ctx ends,

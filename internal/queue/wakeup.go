@@ -28,8 +28,8 @@ type Message struct {
 // GrantExpected reports whether the message must come of a grant that a heartbeat has found. The subscription began at since (0: there is
 // none), and the waiter's last call that was answered "waiting" was sent at asked, so that the grant was made later. A keeper whose
 // heartbeat has said that it cannot receive is sent no message.
-func GrantExpected(since, asked claim.Instant, deaf bool) bool {
-	return since > 0 && since <= asked && !deaf
+func GrantExpected(since, asked claim.Instant, unsubscribed bool) bool {
+	return since > 0 && since <= asked && !unsubscribed
 }
 
 // RecallExpected reports whether the message must come of the recall of a lease, granted at that time, that a renewal has found.

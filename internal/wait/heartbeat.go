@@ -55,24 +55,24 @@ func (q *waitQueue) send(batch []Waiter) {
 	q.of.s.Announce()
 	sent := time.Now() // before the subscription is looked at; see expectGrant
 	q.health.Sent(sent)
-	deaf := q.isDeaf()
-	call := l.HeartbeatCall(mode(deaf), len(batch), func(call *transport.Call) { q.heartbeatDone(call, batch, sent, deaf) })
+	unsubscribed := q.isUnsubscribed()
+	call := l.HeartbeatCall(mode(unsubscribed), len(batch), func(call *transport.Call) { q.heartbeatDone(call, batch, sent, unsubscribed) })
 	for _, r := range batch {
 		call.Args = protocol.HeartbeatWaiter(call.Args, r.Token())
 	}
 	q.of.s.Transport.Send(call)
 }
 
-// isDeaf reports whether the keeper cannot receive messages. Its heartbeats say so: else its waiters, which the server passes over, would
+// isUnsubscribed reports whether the keeper cannot receive messages. Its heartbeats say so: else its waiters, which the server passes over, would
 // be granted the lock only if it happened to be free at one of their heartbeats.
-func (q *waitQueue) isDeaf() bool {
+func (q *waitQueue) isUnsubscribed() bool {
 	return q.of.s.Subscriber.CannotReceive(q.lock.Channel, q.of.s.Config.HeartbeatInterval)
 }
 
 // mode returns that of a heartbeat.
-func mode(deaf bool) int {
-	if deaf {
-		return protocol.HeartbeatDeaf
+func mode(unsubscribed bool) int {
+	if unsubscribed {
+		return protocol.HeartbeatUnsubscribed
 	}
 	return 0
 }
@@ -94,12 +94,12 @@ func (q *waitQueue) rejoin(batch []Waiter) *transport.Call {
 	if len(batch) == 0 {
 		return nil
 	}
-	deaf := q.isDeaf()
-	call := l.HeartbeatCall(mode(deaf)+protocol.HeartbeatRejoin, len(batch), func(call *transport.Call) {
+	unsubscribed := q.isUnsubscribed()
+	call := l.HeartbeatCall(mode(unsubscribed)+protocol.HeartbeatRejoin, len(batch), func(call *transport.Call) {
 		for _, r := range batch {
 			q.step(r, claim.Event{Kind: claim.CopyEnded, Outcome: server.OutcomeOf(call.Err)}, nil)
 		}
-		q.heartbeatDone(call, batch, now, deaf)
+		q.heartbeatDone(call, batch, now, unsubscribed)
 	})
 	q.health.Sent(now)
 	for i, r := range batch {
@@ -109,7 +109,7 @@ func (q *waitQueue) rejoin(batch []Waiter) *transport.Call {
 }
 
 // heartbeatDone handles the reply to a heartbeat command, which has said whether the keeper cannot receive messages.
-func (q *waitQueue) heartbeatDone(call *transport.Call, batch []Waiter, sent time.Time, deaf bool) {
+func (q *waitQueue) heartbeatDone(call *transport.Call, batch []Waiter, sent time.Time, unsubscribed bool) {
 	reply, err := server.DecodeHeartbeat(call, len(batch))
 	if err != nil {
 		q.health.Failed(sent, err)
@@ -117,7 +117,7 @@ func (q *waitQueue) heartbeatDone(call *transport.Call, batch []Waiter, sent tim
 		return
 	}
 	now := q.of.s.Now()
-	unknown := q.update(call, reply, batch, deaf)
+	unknown := q.update(call, reply, batch, unsubscribed)
 	var again *transport.Call // that queues them again
 	if len(unknown) == 0 {
 		q.health.Answered(sent)
@@ -143,7 +143,7 @@ func (q *waitQueue) heartbeatDone(call *transport.Call, batch []Waiter, sent tim
 }
 
 // update applies the reply to a heartbeat command to its waiters. It returns those that the server does not know.
-func (q *waitQueue) update(call *transport.Call, reply protocol.HeartbeatReply, batch []Waiter, deaf bool) (unknown []Waiter) {
+func (q *waitQueue) update(call *transport.Call, reply protocol.HeartbeatReply, batch []Waiter, unsubscribed bool) (unknown []Waiter) {
 	changed := make([]bool, len(batch))
 	sent := q.of.s.Instant(call.Sent)
 	for _, change := range reply.Changes {
@@ -152,7 +152,7 @@ func (q *waitQueue) update(call *transport.Call, reply protocol.HeartbeatReply, 
 		switch change.Code {
 		case lua.Granted, lua.Held:
 			if change.Code == lua.Held {
-				q.expectGrant(r, deaf || r.Deaf())
+				q.expectGrant(r, unsubscribed || r.Unsubscribed())
 			}
 			q.step(r, claim.Event{Kind: claim.Admitted, Sent: sent, Fence: change.Fence, TTL: change.ExpiresIn}, nil)
 		case lua.Waiting:
@@ -180,9 +180,9 @@ func (q *waitQueue) stillQueued(r Waiter, sent claim.Instant, reply protocol.Hea
 
 // expectGrant expects the message about a grant that a heartbeat has found, unless it was received already, could have been lost with an
 // earlier subscription, or is not sent, since the keeper has said that it cannot receive any.
-func (q *waitQueue) expectGrant(w Waiter, deaf bool) {
+func (q *waitQueue) expectGrant(w Waiter, unsubscribed bool) {
 	since := q.of.s.Instant(q.of.s.Subscriber.SubscribedSince(q.lock.Channel))
-	if queue.GrantExpected(since, w.Asked(), deaf) {
+	if queue.GrantExpected(since, w.Asked(), unsubscribed) {
 		q.of.messages.ExpectGrant(w.Serial(), q.lock.Channel)
 	}
 }
@@ -194,7 +194,7 @@ func (q *waitQueue) checkMissed(unknown []Waiter) {
 	for _, r := range unknown {
 		asked := r.Asked()
 		q.mu.Lock()
-		missed := !r.Deaf() && q.state.Missed(since, asked)
+		missed := !r.Unsubscribed() && q.state.Missed(since, asked)
 		q.mu.Unlock()
 		if missed {
 			e.Subscriber.Replace(q.lock.Channel)

@@ -20,7 +20,7 @@ import (
 //   - at once, if the connection was lost: when the new subscription is acknowledged, all waiters send a heartbeat (Subscribed);
 //   - if the heartbeat finds a grant whose message does not come, the subscription is stale and is replaced (ExpectGrant);
 //   - the script itself takes a grant back if nobody received its message (deliver in lua/lib/admit.lua), unless the waiter's last
-//     heartbeat said that it cannot receive any (isDeaf in heartbeat.go).
+//     heartbeat said that it cannot receive any (isUnsubscribed in heartbeat.go).
 
 // Receiver is a request. Its methods are called without any mutex of this package.
 type Receiver interface {

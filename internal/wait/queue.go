@@ -20,7 +20,7 @@ type Waiter interface {
 	Place() int64         // in the server's queue; 0: it was not queued
 	Asked() claim.Instant // when the last call was sent that was answered with "waiting"
 	HasEnded() bool       // it does not wait any more
-	Deaf() bool           // the keeper has said, when it was made, that it cannot receive messages
+	Unsubscribed() bool   // the keeper has said, when it was made, that it cannot receive messages
 	ReportPosition(int)   // among those that wait; that of the first one in the reply to a heartbeat
 	StepAt(claim.Instant, claim.Event, error) claim.Effects
 }

@@ -41,7 +41,7 @@ local claim, told, retry = tonumber(claim_ttl), nil, nil
 if (ttl == claim_ttl or left < claim / 2) and string.sub(heads[2] or '+', 1, 1) ~= '+' then
   local next_keeper, next_serial, _, next_claim, next_flags = string.match(heads[2], TOKEN, TOKEN_FROM)
   local next_lapse, ms = (call('ZSCORE', queue, '+' .. heads[2]) or 0) - HEARTBEATS, math.min(left, claim)
-  if next_keeper and next_flags ~= 's' and next_lapse < DEAF and now + ms < next_lapse - next_claim / 2 then
+  if next_keeper and next_flags ~= 's' and next_lapse < UNSUBSCRIBED and now + ms < next_lapse - next_claim / 2 then
     told, retry = channel_prefix .. next_keeper, string.format('%s -%.0f', next_serial, ms)
     if pcall('PUBSUB', numsub, told)[2] == 0 then return UNDECIDED end
   end

@@ -34,7 +34,7 @@ local function admit_waiters(run)
       for i, token in ipairs(heads) do
         local keeper, serial, ttl, claim_ttl, flags, number = string.match(token, TOKEN, TOKEN_FROM)
         local caller, silent = run.callers[token], flags and string.find(flags, 's', 1, true)
-        if lapse[i] >= DEAF then lapse[i], silent = lapse[i] - DEAF, true end
+        if lapse[i] >= UNSUBSCRIBED then lapse[i], silent = lapse[i] - UNSUBSCRIBED, true end
         if not keeper or not caller and (run.unreachable[keeper] and not silent or lapse[i] <= now) then
           out[#out + 1], run.head_stale, run.lapsed[#run.lapsed + 1] = token, true, token
         elseif token ~= run.try_token and ineligible(run, token) then
@@ -91,7 +91,7 @@ local function notify_head(run)
     local ms = frees_in(run)
     if ms == 0 then return end
     local lapse = lapses_of({head})[1]
-    if lapse >= DEAF or now + ms >= lapse - claim_ttl / 2 then return end
+    if lapse >= UNSUBSCRIBED or now + ms >= lapse - claim_ttl / 2 then return end
     if send(run, keeper, string.format('%s -%.0f', serial, ms)) > 0 then return end
     dequeue({head})
   end

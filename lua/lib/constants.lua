@@ -10,7 +10,7 @@ local RELEASE_MORE, RELEASE_QUEUE_EMPTY = 16, 32
 -- The sum of these is the last number of some replies: there is more to admit; the limits are others from now on.
 local NOTE_MORE, NOTE_LIMITS = 1, 2
 -- The sum of these is the mode of a heartbeat: the tokens are queued again; the keeper cannot receive messages at present.
-local REJOIN, CANNOT_RECEIVE = 1, 2
+local HEARTBEAT_REJOIN, HEARTBEAT_UNSUBSCRIBED = 1, 2
 
 -- Fences. An epoch is a quarter of the time for which metadata is kept, in µs, and at most this. A fence that is a reply of its own is
 -- larger than the least one, as a time in µs is.
@@ -40,11 +40,11 @@ local TERMS, TERMS_FROM = '(%l+)(%d+)$', -14
 local RETAIN, RETAINING = 'retain', 'rk'
 
 -- The queue: token -> place, and +token -> HEARTBEATS plus the ms at which the waiter's heartbeat lapses. That is behind every place, so
--- the first members of the queue, and their ranks, are those of the waiters. It is DEAF more if the keeper has lost its
+-- the first members of the queue, and their ranks, are those of the waiters. It is UNSUBSCRIBED more if the keeper has lost its
 -- subscription: then the waiter is granted the lock in its turn without a message, and no range finds its heartbeat when it has
 -- lapsed; admit does. BEHIND_WAITERS is the upper bound of a range without heartbeats. Exact until the year 2084.
 local HEARTBEATS, BEHIND_WAITERS = 9000000000000000, '(9000000000000000'
-local DEAF = 3600000000000
+local UNSUBSCRIBED = 3600000000000
 -- How much further back readers are than writers. Exact until the year 2112.
 local READERS = '4500000000000000'
 -- For how many ms the queue is kept longer than the youngest heartbeat counts.

@@ -37,7 +37,7 @@ local function first_waiters(last)
 end
 
 -- lapses_of returns the ms at which the heartbeats of waiters lapse: at most a few hundred tokens. It is 0 for one that has none, and
--- DEAF more for one that cannot receive messages.
+-- UNSUBSCRIBED more for one whose keeper is not subscribed.
 local function lapses_of(tokens)
   local members = {}
   for i, token in ipairs(tokens) do members[i] = '+' .. token end

@@ -118,7 +118,7 @@ local function convert(run, token, ttl, origin, max_wait)
   end
   local other, origin_of_other = waiting_upgrade()
   local lapse = other and call('ZSCORE', queue, '+' .. other)
-  if lapse and (lapse - HEARTBEATS) % DEAF > now then
+  if lapse and (lapse - HEARTBEATS) % UNSUBSCRIBED > now then
     local later = tonumber(string.match(other, '%d*$')) or 0
     if origin_of_other ~= origin or later > (tonumber(string.match(token, '%d*$')) or 0) then return CONFLICT end
   end
