@@ -45,7 +45,7 @@ func (b *bench) fastOrAllow(token, limits string) (got protocol.AcquireReply, fa
 	if _, err := fmt.Sscanf(limits, "%d:%d:%d", &atOnce, &window, &per); err != nil {
 		b.Fatal(err)
 	}
-	v, err := b.run(b.set.FastFor(limits).Acquire, fastArgs(b.set, token, limits)...).Result()
+	v, err := b.run(protocol.FastOf(b.set, limits).Acquire, fastArgs(b.set, token, limits)...).Result()
 	if list, is := v.([]any); is {
 		got, err = protocol.ParseFastAllowReply([]int64{list[0].(int64), list[1].(int64)}, window, per)
 		if err != nil {

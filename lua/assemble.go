@@ -8,6 +8,12 @@ import (
 	"strings"
 )
 
+// A file names at its top what it uses: "-- include: lib/queue" makes the functions and constants of that file known, and
+// "-- include: policy/KIND" those of the primitive's policy, and of the one that it extends, where its own does not define them. A
+// script is put together once, at start-up. A run creates each function of its script up to the place where it returns, at a third of
+// the price of a call to Redis. So a script has what it uses and no more, and each function stands in front of the first
+// statement of the script that needs it.
+
 //go:embed *.lua fast/*.lua lib/*.lua policy/*.lua
 var files embed.FS
 

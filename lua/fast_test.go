@@ -184,7 +184,7 @@ func TestLeastFences(t *testing.T) {
 						b.Fatal(err)
 					}
 					least := now.UnixMicro()
-					if protocol.HasOneHolder(set) {
+					if set.OneHolder {
 						least = now.UnixMilli() * 1000
 					}
 					own := token("a", i) + flags

@@ -92,7 +92,7 @@ func (b *hostileBench) places() map[string]func(p redis.Pipeliner, value string)
 	for _, field := range []string{"seq", "ticket", "tombstones", "longer", "recalled", "limits", "window", "streak", "pass", "upgrade"} {
 		places["meta "+field] = func(p redis.Pipeliner, value string) { meta(p, field, value) }
 	}
-	if protocol.HasOneHolder(b.set) {
+	if b.set.OneHolder {
 		places["the holder"] = func(p redis.Pipeliner, value string) { p.Set(ctx, b.keys[0], value, time.Hour) }
 		return places
 	}
@@ -118,7 +118,7 @@ func (b *hostileBench) calls(value string) (list []hostileCall) {
 			list = append(list, hostileCall{s, args})
 		}
 	}
-	fast := b.set.FastFor(b.policyArg)
+	fast := protocol.FastOf(b.set, b.policyArg)
 	add(fast.Acquire, fastArgs(b.set, own, b.policyArg))
 	add(fast.Release, protocol.FastReleaseArgs(nil, own))
 	add(fast.HandOn, protocol.HandOnArgs(nil, own, channelPrefix, protocol.EpochOf(metadataTTL), nil))

@@ -1,6 +1,6 @@
 package lua
 
-// Codes that lead the replies; lib/constants.lua holds the same list.
+// The codes that lead the replies. lib/constants.lua has the same lists.
 const (
 	Refused    = 0 // not granted, or there is no lease to release or to renew
 	Granted    = 1 // the token has the lease
@@ -12,4 +12,20 @@ const (
 	Conflict   = 7 // two upgrades would wait for each other
 	AboveLimit = 8 // more permits are requested than there can ever be
 	Recalled   = 9 // the lease was renewed, and somebody waits whom its process excludes as it retains it
+)
+
+// Undecided is the reply of a fast script that has written nothing, because the general script has to decide. One that has decided replies
+// its own: Fast.Acquire a fence, or minus the ms until it may be granted; the others a code of release or renew.
+const Undecided = 0
+
+// What is added to the code of a release.
+const (
+	ReleaseMore       = 16 // the script has reached its bound, and there is more to admit: send a Heartbeat without tokens
+	ReleaseQueueEmpty = 32 // nobody waits
+)
+
+// The notes in the replies of Acquire, Allow and Limit are a sum of these.
+const (
+	NoteMore   = 1 // as ReleaseMore
+	NoteLimits = 2 // the limits are others from now on
 )

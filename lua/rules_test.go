@@ -167,11 +167,11 @@ func returnsAtOnce(text string) bool {
 // TestNoAmbientInput: a function gets what it needs as arguments. It may use the names of the prelude, constants, and functions.
 func TestNoAmbientInput(t *testing.T) {
 	t.Parallel()
-	for _, set := range Sets {
+	for _, set := range All {
 		var names []string
 		for _, path := range allFiles() {
 			policy, isPolicy := strings.CutPrefix(path, "policy/")
-			if !strings.HasPrefix(path, "lib/") && (!isPolicy || !set.Extends(strings.TrimSuffix(policy, ".lua"))) {
+			if !strings.HasPrefix(path, "lib/") && (!isPolicy || !set.extends(strings.TrimSuffix(policy, ".lua"))) {
 				continue
 			}
 			for _, s := range open(path).statements {
@@ -182,7 +182,7 @@ func TestNoAmbientInput(t *testing.T) {
 		names = slices.Compact(names)
 		for _, path := range allFiles() {
 			policy, isPolicy := strings.CutPrefix(path, "policy/")
-			if !isPart(path) || path == "lib/prelude.lua" || isPolicy && !set.Extends(strings.TrimSuffix(policy, ".lua")) {
+			if !isPart(path) || path == "lib/prelude.lua" || isPolicy && !set.extends(strings.TrimSuffix(policy, ".lua")) {
 				continue
 			}
 			for _, s := range open(path).statements {

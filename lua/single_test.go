@@ -109,7 +109,7 @@ func (b *bench) run(s *lua.Script, args ...any) *redis.Cmd {
 // fastAcquire runs the fast script that acquires, and returns its reply: the fence, minus ms, or 0 if it decides nothing.
 func (b *bench) fastAcquire(token, policyArg string) int64 {
 	b.Helper()
-	switch v, err := b.run(b.set.FastFor(policyArg).Acquire, fastArgs(b.set, token, policyArg)...).Result(); v := v.(type) {
+	switch v, err := b.run(protocol.FastOf(b.set, policyArg).Acquire, fastArgs(b.set, token, policyArg)...).Result(); v := v.(type) {
 	case int64:
 		return v
 	case []any:
@@ -122,12 +122,12 @@ func (b *bench) fastAcquire(token, policyArg string) int64 {
 
 // fastArgs is the arguments of the fast script that acquires.
 func fastArgs(set *lua.Set, token, policyArg string) []any {
-	fast := set.FastFor(policyArg)
+	fast := protocol.FastOf(set, policyArg)
 	var limits, leaseTTL any
-	if fast.TakesLimits {
+	if set.Limit != nil {
 		limits = policyArg
 	}
-	if !fast.OfWindow {
+	if fast != &set.FastWindow {
 		leaseTTL = ttl
 	}
 	return protocol.FastAcquireArgs(nil, token, leaseTTL, limits, protocol.EpochArg(metadataTTL))

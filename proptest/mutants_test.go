@@ -203,7 +203,7 @@ func (m mutant) intoScripts() {
 			seen[s] = true
 			// Several scripts may have it.
 			if strings.Contains(s.Text, bare(m.old)) {
-				*s = *lua.New(s.Name, strings.ReplaceAll(s.Text, bare(m.old), bare(m.new)), s.Keys...)
+				*s = *mutation.Script(s.Name, strings.ReplaceAll(s.Text, bare(m.old), bare(m.new)), s.Keys...)
 				made = true
 			}
 		}

@@ -164,18 +164,18 @@ func (b *scriptBench) eval(s *lua.Script, args []any) []int64 {
 // if it has decided nothing. quota is the second number of a reply about a window.
 func (b *scriptBench) evalFastAcquire(set *lua.Set, token string, ttl int64, policyArg string) (reply []int64, quota int64) {
 	b.r.Helper()
-	fast, args := set.FastFor(policyArg), []any{token}
-	if !fast.OfWindow {
+	fast, args := protocol.FastOf(set, policyArg), []any{token}
+	if fast != &set.FastWindow {
 		args = append(args, ttl)
 	}
-	if fast.TakesLimits {
+	if set.Limit != nil {
 		args = append(args, policyArg)
 	}
 	if epoch := protocol.EpochArg(idle.Milliseconds()); epoch != nil {
 		args = append(args, epoch)
 	}
 	got := b.eval(fast.Acquire, args)
-	if fast.OfWindow && len(got) == 2 && got[0] != 0 {
+	if fast == &set.FastWindow && len(got) == 2 && got[0] != 0 {
 		quota, got = got[1], longReply(got[0])
 	}
 	if len(got) == 2 {
@@ -212,7 +212,7 @@ func (b *scriptBench) evalRenew(set *lua.Set, keys int, token string, ms int64, 
 // evalRelease releases as an engine does: sometimes by the fast scripts, and by the general one unless they have decided.
 func (b *scriptBench) evalRelease(set *lua.Set, policyArg, token string, tombstone int64, cancel int) []int64 {
 	b.r.Helper()
-	fast := set.FastFor(policyArg)
+	fast := protocol.FastOf(set, policyArg)
 	if tombstone == 0 && cancel == 0 && fast.Release != nil {
 		if rapid.Bool().Draw(b.r, "fast") {
 			if got := b.eval(fast.Release, protocol.FastReleaseArgs(nil, token)); !slices.Equal(got, []int64{0, 0}) {

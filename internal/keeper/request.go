@@ -379,7 +379,7 @@ func (l *Lock) hasFastAcquire() bool {
 
 // mayUseFast reports whether the next call of the request should be of the fast script.
 func (r *request) mayUseFast() bool {
-	ofWindow := r.lock.Fast().OfWindow // it takes one permit
+	ofWindow := r.lock.FastOfWindow() // it takes one permit
 	return r.origin == nil && r.part == nil && !r.retained && (ofWindow && !r.several || !ofWindow && r.quota == nil) &&
 		r.lock.hasFastAcquire() && r.lock.FastBackoff.Acquire.Usable()
 }

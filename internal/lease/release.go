@@ -120,7 +120,7 @@ func (c *Cleanup) CallDone(call *transport.Call) {
 // mayHandOn reports whether a release that others wait for should be of the fast script. That of a lock with several holders decides
 // nothing if the claim of a waiter is its whole lease, so that the next one has to be told when it ends.
 func (l *Lock) mayHandOn() bool {
-	return l.Fast().HandOn != nil && (l.ClaimTTL < l.TTL || protocol.HasOneHolder(l.Scripts())) && l.FastBackoff.HandOn.Usable()
+	return l.Fast().HandOn != nil && (l.ClaimTTL < l.TTL || l.Scripts().OneHolder) && l.FastBackoff.HandOn.Usable()
 }
 
 // releaseScript is by which script a cleanup releases. They are tried in this order.

@@ -58,7 +58,7 @@ func ParseAcquireReply(n []int64) (AcquireReply, error) {
 	default:
 		return AcquireReply{}, invalid(script, "code %d", code)
 	}
-	a.More, a.LimitsChanged = flags&moreToAdmit != 0, flags&limitsChanged != 0
+	a.More, a.LimitsChanged = flags&lua.NoteMore != 0, flags&lua.NoteLimits != 0
 	return a, nil
 }
 
@@ -75,7 +75,7 @@ func ParseFastAcquireReply(n []int64) (AcquireReply, error) {
 		return AcquireReply{Code: lua.Granted, Fence: code}, nil
 	case code < 0:
 		return AcquireReply{Code: lua.Refused, RetryAfter: -code}, nil
-	case code == undecided && len(n) == 1:
+	case code == lua.Undecided && len(n) == 1:
 		return AcquireReply{Undecided: true}, nil
 	}
 	return AcquireReply{}, invalid(script, "%v", n)

@@ -1,6 +1,11 @@
 package protocol
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+
+	"github.com/lockkeeper/lockkeeper/lua"
+)
 
 // The functions in this file are the only place where a script's ARGV is put together. Each appends to a command, in the
 // order of the header of the script that it is named for; the parameters have the names of the header, which a test in
@@ -152,6 +157,20 @@ func LimitArgs(command []any, settings, policyArg any, limit int, token string, 
 // ms. 0 is no limit.
 func LimitsArg(atOnce, window int, per int64) string {
 	return fmt.Sprintf("%d:%d:%d", atOnce, window, per)
+}
+
+// FastOf returns the fast scripts for requests with that policy argument.
+func FastOf(set *lua.Set, policyArg string) *lua.Fast {
+	if set.Limit != nil {
+		atOnce, rest, _ := strings.Cut(policyArg, ":")
+		switch window, _, _ := strings.Cut(rest, ":"); {
+		case atOnce == "0":
+			return &set.FastWindow
+		case window != "0":
+			return &set.FastBoth
+		}
+	}
+	return &set.Fast
 }
 
 // The subjects of inspect.

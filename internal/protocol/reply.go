@@ -42,23 +42,8 @@ func (n reply) checkLength(script string, length int) error {
 // minFenceAlone is less than any fence that is a reply of its own; see LEAST_FENCE in lua/lib/constants.lua.
 const minFenceAlone = 1e12
 
-// undecided is the reply of a fast script that has written nothing, because the general script has to decide.
-const undecided = 0
-
 // maxFence is the largest fence: up to it, Lua represents all integers exactly.
 const maxFence = 1 << 53
-
-// The notes in the replies of acquire.lua and limit.lua are a sum of these; NOTE_MORE and NOTE_LIMITS in lua/lib/constants.lua.
-const (
-	moreToAdmit   = 1
-	limitsChanged = 2
-)
-
-// What is added to the code of a release; RELEASE_MORE and RELEASE_QUEUE_EMPTY in lua/lib/constants.lua.
-const (
-	releaseMore       = 16
-	releaseQueueEmpty = 32
-)
 
 // ReleaseReply is the reply of release.lua, of complete.lua, or of a fast script that releases or hands on.
 type ReleaseReply struct {
@@ -78,10 +63,10 @@ func ParseReleaseReply(n []int64) (ReleaseReply, error) {
 	if err != nil {
 		return ReleaseReply{}, err
 	}
-	r := ReleaseReply{Code: code % releaseMore, More: code&releaseMore != 0, QueueEmpty: code&releaseQueueEmpty != 0}
+	r := ReleaseReply{Code: code % lua.ReleaseMore, More: code&lua.ReleaseMore != 0, QueueEmpty: code&lua.ReleaseQueueEmpty != 0}
 	switch r.Code {
 	case lua.Granted, lua.Left, lua.Refused, lua.Held:
-		if code >= 0 && code < 2*releaseQueueEmpty {
+		if code >= 0 && code < 2*lua.ReleaseQueueEmpty {
 			return r, nil
 		}
 	}
@@ -94,7 +79,7 @@ func ParseFastReleaseReply(n []int64) (ReleaseReply, error) {
 	switch {
 	case err != nil:
 		return ReleaseReply{}, err
-	case n[0] == undecided:
+	case n[0] == lua.Undecided:
 		return ReleaseReply{Undecided: true}, nil
 	case r.Code != lua.Granted && (r.Code != lua.Refused || !r.QueueEmpty) || r.More:
 		return ReleaseReply{}, invalid("a fast release", "code %d", n[0])
@@ -276,7 +261,7 @@ func ParseLimitReply(n []int64) (LimitReply, error) {
 	}
 	return LimitReply{
 		Held: int(n[1]), AtOnce: int(n[2]), Spent: int(n[3]), Window: int(n[4]),
-		More: n[5]&moreToAdmit != 0, LimitsChanged: n[5]&limitsChanged != 0,
+		More: n[5]&lua.NoteMore != 0, LimitsChanged: n[5]&lua.NoteLimits != 0,
 		Paused: n[6] > 0,
 	}, nil
 }

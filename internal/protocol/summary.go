@@ -13,9 +13,6 @@ import (
 // EndlessLease is the largest score of a lease in a zset; see ENDLESS in lua/lib/constants.lua.
 const EndlessLease = "900000000000000"
 
-// HasOneHolder reports whether the lock's own key is a string, not a zset.
-func HasOneHolder(set *lua.Set) bool { return set.Extends("mutex") }
-
 // Heartbeats is the least score of a heartbeat in the queue. The ms at which it lapses is added to it; see HEARTBEATS in lua/lib/constants.lua.
 const Heartbeats = 9_000_000_000_000_000
 
@@ -28,7 +25,7 @@ const readers = 4_500_000_000_000_000
 // QueueClasses returns the scores at which the waiters begin that the policy orders by their tickets. Of each class, the first has
 // waited longest.
 func QueueClasses(set *lua.Set) []string {
-	if set.Extends("rwlock") {
+	if set.Kind == lua.RWLock.Kind {
 		return []string{"0", "100000000000000", strconv.Itoa(readers)}
 	}
 	return []string{"-inf"}
@@ -37,7 +34,7 @@ func QueueClasses(set *lua.Set) []string {
 // TicketOf returns the ticket of a waiter, which is the server's time in µs or a little more, from its place in the queue.
 func TicketOf(set *lua.Set, place int64) int64 {
 	switch {
-	case !set.Extends("rwlock"):
+	case set.Kind != lua.RWLock.Kind:
 		return place
 	case place < 100_000_000_000_000: // an upgrade
 		return place * 1000

@@ -91,11 +91,11 @@ func (s *Server) InitLock(l *Lock, spec Spec) error {
 	if sharded {
 		args.isSharded = 1
 	}
-	l.fast = spec.Scripts.FastFor(spec.PolicyArg)
-	if l.fast.TakesLimits {
+	l.fast = protocol.FastOf(spec.Scripts, spec.PolicyArg)
+	if l.scripts.Limit != nil {
 		args.fastLimits = spec.PolicyArg
 	}
-	if l.fast.OfWindow {
+	if l.FastOfWindow() {
 		args.fastTTL = nil
 	}
 	params := sharedParams{ttl, channelPrefix + s.id, args}
@@ -125,6 +125,10 @@ func (l *Lock) Key() string { return l.KeyOf(LockKey) }
 
 // Fast returns the scripts of the common cases.
 func (l *Lock) Fast() *lua.Fast { return l.fast }
+
+// FastOfWindow reports whether the fast script that acquires is window_acquire.lua, which takes one permit and no ttl, and replies what
+// remains as well.
+func (l *Lock) FastOfWindow() bool { return l.fast == &l.scripts.FastWindow }
 
 // KeyOf returns one of the lock's keys.
 func (l *Lock) KeyOf(index lua.Key) string { return l.keys[index].(string) }

@@ -23,6 +23,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/mutation"
 	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/redis/go-redis/v9"
@@ -37,7 +38,7 @@ func TestMain(m *testing.M) {
 // counterScript returns how often it has run.
 var counterScript = script("return {1, redis.call('INCR', KEYS[1])}")
 
-func script(text string) *lua.Script { return lua.New("test", text) }
+func script(text string) *lua.Script { return mutation.Script("test", text) }
 
 // fixture is a transport in a synctest bubble, with a server and a network.
 type fixture struct {

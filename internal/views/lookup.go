@@ -67,7 +67,7 @@ func lookUp(rdb *client.Client, names []*lookup, now int64) ([]Entry, error) {
 // ask adds the commands for the name to a pipeline. now is the server's time in µs.
 func (x *lookup) ask(ctx context.Context, pipe redis.Pipeliner, now int64) {
 	x.left = pipe.PTTL(ctx, x.keys.Lock)
-	if protocol.HasOneHolder(x.Set) {
+	if x.Set.OneHolder {
 		x.holder = pipe.GetRange(ctx, x.keys.Lock, 0, protocol.MaxTokenLength)
 	} else {
 		x.askLeases(ctx, pipe, "("+strconv.FormatInt(now/1000, 10), protocol.EndlessLease, true)

@@ -3,12 +3,22 @@ package mutation
 
 import (
 	"bytes"
+	"crypto/sha1"
+	"encoding/hex"
 	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/lockkeeper/lockkeeper/lua"
 )
+
+// Script returns a script that package lua does not have, or one of its own with another text.
+func Script(name, text string, keys ...lua.Key) *lua.Script {
+	sum := sha1.Sum([]byte(text))
+	return &lua.Script{Name: name, Text: text, SHA: hex.EncodeToString(sum[:]), Keys: keys}
+}
 
 // Mutant is a deliberate bug: in a file of this module, a text that occurs once is replaced.
 type Mutant struct {
