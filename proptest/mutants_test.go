@@ -28,7 +28,7 @@ type mutant struct {
 	bug      string // description
 	file     string // below the root of the module
 	old, new string
-	finds    string // the primitive whose simulation finds it, another simulation, or "tables": those of package lua; "semaphore tests": the tests of retained permits; "permits": the model of permits, since windows alone are not simulated
+	finds    string // the primitive whose simulation finds it, or another simulation; "permits": the model of permits, since windows alone are not simulated; or a package's own tests: "lua tests", without those of how scripts are written, or "semaphore tests", those of retained permits
 }
 
 var mutants = []mutant{
@@ -97,12 +97,12 @@ var mutants = []mutant{
 	{"a window is swept too early", "lua/fast/window_acquire.lua", "call('ZREMRANGEBYSCORE', lock, 1 - since, TAKEN)", "call('ZREMRANGEBYSCORE', lock, 1 - since - window_ms * 500, TAKEN)", "permits"},
 	{"takings of several permits are not marked", "lua/policy/window.lua", "if run.used > 0 or run.at_once < math.huge or call('ZCARD', lock) ~= run.spent + 1 then return end", "", "permits"},
 	{"a mark outlives a grant to a waiter", "lua/policy/semaphore.lua", "  if run.window < math.huge then call('HDEL', meta, 'window') end\n", "", "permits"},
-	{"a mark outlives a sweep", "lua/policy/semaphore.lua", "    call('HDEL', meta, 'window')\n  else", "  else", "tables"},
+	{"a mark outlives a sweep", "lua/policy/semaphore.lua", "    call('HDEL', meta, 'window')\n  else", "  else", "lua tests"},
 	{"a key without counts is taken for empty", "lua/policy/semaphore.lua", "  if not counts[1] and not counts[2] then run.spent = call('ZCARD', lock) end\n  return", "  return", "permits"},
-	{"a newcomer that holds permits overlooks a full window", "lua/fast/both_acquire.lua", "if call('EXISTS', lock, queue) ~= ((counts[1] or counts[2]) and 1 or 0) then", "if call('EXISTS', queue) == 1 then", "tables"},
+	{"a newcomer that holds permits overlooks a full window", "lua/fast/both_acquire.lua", "if call('EXISTS', lock, queue) ~= ((counts[1] or counts[2]) and 1 or 0) then", "if call('EXISTS', queue) == 1 then", "lua tests"},
 	{"a fence is added to a key without counts", "lua/policy/window.lua", "call('ZADD', lock, -call('ZCARD', lock), 'spent')", "call('ZCARD', lock)", "permits"},
-	{"a late copy takes a permit again", "lua/fast/window_acquire.lua", "if call('ZADD', lock, 'NX', '-' .. now_us_text", "if call('ZADD', lock, '-' .. now_us_text", "tables"},
-	{"a key that was swept empty does not expire", "lua/fast/window_acquire.lua", "if spent == 1 or last < now_us", "if not last or last < now_us", "tables"},
+	{"a late copy takes a permit again", "lua/fast/window_acquire.lua", "if call('ZADD', lock, 'NX', '-' .. now_us_text", "if call('ZADD', lock, '-' .. now_us_text", "lua tests"},
+	{"a key that was swept empty does not expire", "lua/fast/window_acquire.lua", "if spent == 1 or last < now_us", "if not last or last < now_us", "lua tests"},
 	{"the fast script ignores limits in force", "lua/fast/semaphore_acquire.lua", " or known[2] ~= limits .. ' ' .. limits then", " then", "semaphore"},
 	{"a pause is ignored", "lua/policy/semaphore.lua", "by_clock and (run.spent + n > run.window or run.pause_left > 0)", "by_clock and run.spent + n > run.window", "semaphore"},
 	{"a pause that has ended is not", "lua/policy/limits.lua", "run.pause_left = math.max(math.min(ends - now, ms + 0), 0)", "run.pause_left = math.max(math.min(ends - now, ms + 0), 1)", "semaphore"},
@@ -154,7 +154,7 @@ var mutants = []mutant{
 	{"an unknown waiter does not rejoin", "internal/wait/heartbeat.go", "		again = q.rejoin(unknown)\n", "", "fair"},
 }
 
-// TestMutants checks that each deliberate bug still applies. With -mutants the simulation must find each.
+// TestMutants checks that each deliberate bug still applies. With -mutants its finder must find each.
 func TestMutants(t *testing.T) {
 	root, err := filepath.Abs("..")
 	if err != nil {
@@ -166,7 +166,7 @@ func TestMutants(t *testing.T) {
 			x.Source(t, root)
 			switch {
 			case !*runMutants:
-			case m.finds == "tables":
+			case m.finds == "lua tests":
 				m.runTests(t, x, root, "lua", "-test.skip="+rules)
 			case m.finds == "semaphore tests":
 				m.runTests(t, x, root, "semaphore", "-test.run=Retained")
