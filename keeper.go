@@ -109,9 +109,20 @@ func init() {
 		return nil
 	}
 	access.WrapLease = func(h lifecycle.Handle) any {
+		if inside, ok := h.(*retainer.Lease); ok {
+			return inside.User()
+		}
 		l := &Lease{h}
 		lifecycle.WatchForLeak(l, h)
 		return l
+	}
+	retainer.Allocate = func() (*retainer.Lease, any) {
+		l := &struct {
+			user   Lease
+			inside retainer.Lease
+		}{}
+		l.user.handle = &l.inside
+		return &l.inside, &l.user
 	}
 	access.WrapHolders = func(list []views.Holder) any { return newHolders(list) }
 	access.WrapWaiters = func(list []views.Waiter) any { return newWaiters(list) }

@@ -53,29 +53,23 @@ func (h *Hold) Open(closed bool) {
 	}
 }
 
-// Enter counts the caller as inside, and returns the time since base, or reports that it may not enter. If settle is set, the
-// caller must call Inside to see whether it was the last to leave.
-func (h *Hold) Enter() (at time.Duration, ok, settle bool) {
+// Enter counts the caller as inside, or reports that it may not enter. If settle is set, the caller must call Inside to see whether it
+// was the last to leave.
+func (h *Hold) Enter() (ok, settle bool) {
 	w := word(h.word.Add(uint64(use + 1)))
 	if w.mayYield() {
 		runtime.Gosched()
 	}
-	if w.mayStay() {
-		if at, ok = h.admits(); ok {
-			return at, true, false
-		}
+	if w.mayStay() && h.admits() {
+		return true, false
 	}
 	// The use stays: TakeUses may have taken it already.
-	return at, false, h.Leave()
+	return false, h.Leave()
 }
 
-// admits reports whether the lease is certain and a recall would have come, and returns the time since base.
-func (h *Hold) admits() (at time.Duration, ok bool) {
-	if !Hears(h.epoch.Load(), h.current.Load()) {
-		return 0, false
-	}
-	at = time.Since(h.base)
-	return at, InTime(at, time.Duration(h.deadline.Load()))
+// admits reports whether the lease is certain and a recall would have come.
+func (h *Hold) admits() bool {
+	return Hears(h.epoch.Load(), h.current.Load()) && InTime(time.Since(h.base), time.Duration(h.deadline.Load()))
 }
 
 // Leave counts a caller as outside again. If settle is set, the hold is closed, and the caller must call Inside to see whether it
@@ -92,24 +86,23 @@ const (
 	Closed        // nobody may enter: the hold is closed, or its lease or the subscription is not certain
 )
 
-// EnterAlone counts the caller as inside if nobody else is, and returns the time since base. After Closed, the caller closes the
-// hold, and calls Inside to see whether nobody is inside.
-func (h *Hold) EnterAlone() (at time.Duration, entry Entry) {
+// EnterAlone counts the caller as inside if nobody else is. After Closed, the caller closes the hold, and calls Inside to see whether
+// nobody is inside.
+func (h *Hold) EnterAlone() Entry {
 	for {
 		w := h.word.Load()
 		next, entry := word(w).enterAlone()
 		if entry != Entered {
-			return 0, entry
+			return entry
 		}
 		if !h.word.CompareAndSwap(w, uint64(next)) {
 			continue
 		}
-		at, ok := h.admits()
-		if !ok {
+		if !h.admits() {
 			h.word.Add(^uint64(0))
-			return at, Closed
+			return Closed
 		}
-		return at, Entered
+		return Entered
 	}
 }
 
@@ -142,7 +135,7 @@ func (h *Hold) LeaveAlone() (left, settle bool) {
 // Pass makes the one that waits the one inside, in place of the caller, if the hold is open and admits. It ends what Want announced in
 // either case.
 func (h *Hold) Pass() bool {
-	if _, ok := h.admits(); !ok {
+	if !h.admits() {
 		h.Unwant()
 		return false
 	}

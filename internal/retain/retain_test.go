@@ -22,7 +22,7 @@ func open() (*Hold, *atomic.Uint64) {
 }
 
 func enters(h *Hold) bool {
-	_, ok, _ := h.Enter()
+	ok, _ := h.Enter()
 	return ok
 }
 
@@ -80,7 +80,7 @@ func TestHoldCloses(t *testing.T) {
 		if !enters(h) || !h.Close() || h.Close() || enters(h) || h.Inside() != 2 {
 			t.Error("a closed hold has admitted one, or forgotten one")
 		}
-		if _, ok, settle := h.Enter(); ok || !settle {
+		if ok, settle := h.Enter(); ok || !settle {
 			t.Error("a caller who was turned away may have hidden that the others have left")
 		}
 		for range 2 {
@@ -166,7 +166,7 @@ func TestHoldNobodyInsideAfterTheLast(t *testing.T) {
 		for range 4 {
 			wg.Go(func() {
 				for range 100 {
-					_, ok, closed := h.Enter()
+					ok, closed := h.Enter()
 					if ok {
 						believing.Add(1)
 						if given.Load() {

@@ -31,12 +31,11 @@ func TestHoldValue(t *testing.T) {
 				var a, b any
 				switch n {
 				case 0:
-					_, ok, settle := h.Enter()
+					ok, settle := h.Enter()
 					valueOK, valueSettle := at().Enter()
 					a, b = [2]bool{ok, settle}, [2]bool{valueOK, valueSettle}
 				case 1:
-					_, entry := h.EnterAlone()
-					a, b = entry, at().EnterAlone()
+					a, b = h.EnterAlone(), at().EnterAlone()
 				case 2, 3:
 					if h.Inside() == 0 {
 						continue

@@ -17,11 +17,38 @@ import (
 // token, fence and deadline, and is lost when that is. It is safe for concurrent use.
 type Lease struct {
 	retention   *retention
-	at          time.Duration      // when it was granted, since the keeper was started
-	observation *lease.Observation // the call, for the observer
+	observation *observation // nil where the keeper has no observer
 	state       atomic.Uint32
 	lifecycle   atomic.Pointer[lifecycle.Lifecycle] // nil until Done or Context is called
+	user        any                                 // see Allocate
 }
+
+// observation is what the observer is told of a lease.
+type observation struct {
+	call *lease.Observation
+	at   time.Time // when the lease was granted
+}
+
+// Allocate returns a new Lease, and what users get of it. Package lockkeeper sets it, to allocate both at once.
+var Allocate = func() (h *Lease, user any) { return &Lease{}, nil }
+
+// newLease returns a lease that is granted now.
+func (x *retention) newLease(o *lease.Observation) *Lease {
+	h, user := Allocate()
+	h.retention, h.user = x, user
+	h.observe(o)
+	return h
+}
+
+// observe notes the call, unless it is nil.
+func (h *Lease) observe(o *lease.Observation) {
+	if o != nil {
+		h.observation = &observation{o, time.Now()}
+	}
+}
+
+// User returns what users get of the lease.
+func (h *Lease) User() any { return h.user }
 
 // The states of a Lease.
 const (
@@ -125,7 +152,7 @@ func (h *Lease) Release(ctx context.Context) error {
 	}
 	if lost == nil && h.observation != nil {
 		ev := h.event(lease.Released)
-		ev.Duration = time.Since(x.of.lock.Keeper().Started()) - h.at
+		ev.Duration = time.Since(h.observation.at)
 		x.of.lock.Observe(ev)
 	}
 	x.leave()
@@ -175,7 +202,7 @@ func (h *Lease) Own() *lease.Lease {
 // event returns an event of this lease.
 func (h *Lease) event(t lease.EventType) lease.Event {
 	x := h.retention
-	ev := x.of.lock.Event(t, h.observation)
+	ev := x.of.lock.Event(t, h.observation.call)
 	ev.Token, ev.Fence, ev.Local = x.lease.Token(), x.lease.Fence(), true
 	return ev
 }

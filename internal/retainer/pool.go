@@ -216,7 +216,7 @@ func (l *Lock) AcquirePermits(ctx context.Context, n, limit int, wait bool) (lif
 		case err != nil:
 			return nil, false, l.lock.Fail(err)
 		case d.does == granted:
-			d.inside.observation = o
+			d.inside.observe(o)
 			return d.inside, true, nil
 		case d.does == waitsInside:
 			return nil, false, l.lock.Fail(server.ErrNotAcquired)
@@ -380,9 +380,9 @@ func (r *name) decideLocked(w *poolWaiter, unsuited *[]*retention) decision {
 			}
 			continue
 		}
-		switch at, entry := x.EnterAlone(); entry {
+		switch x.EnterAlone() {
 		case retain.Entered:
-			return decision{does: granted, inside: &Lease{retention: x, at: at}}
+			return decision{does: granted, inside: x.newLease(nil)}
 		case retain.Closed: // its lease is not certain, or a recall would not come
 			*unsuited = append(*unsuited, x)
 		}

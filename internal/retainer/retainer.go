@@ -132,7 +132,7 @@ func (r *name) granted(ctx context.Context, h *Lease) {
 	if o == nil {
 		return
 	}
-	h.observation = o
+	h.observe(o)
 	ev := h.event(lease.AcquireStart)
 	ev.Token, ev.Fence = "", 0
 	r.lock.Observe(ev)

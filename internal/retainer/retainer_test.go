@@ -107,7 +107,7 @@ func TestLeaseEndsWhileItIsOpened(t *testing.T) {
 		if r.enter(context.Background()) != nil || r.current.Load() != nil {
 			t.Error("a reader was admitted by a lease that has ended")
 		}
-		if _, ok, _ := x.Enter(); ok {
+		if ok, _ := x.Enter(); ok {
 			t.Error("a reader that knew the retention already was admitted")
 		}
 		if err := first.Release(context.Background()); err == nil {

@@ -42,7 +42,7 @@ func (x *retention) open(h *lease.Lease, queued bool) *Lease {
 		r.current.Store(x)
 	}
 	r.mu.Unlock()
-	return &Lease{retention: x, at: time.Since(r.lock.Keeper().Started()), observation: h.Observation()}
+	return x.newLease(h.Observation())
 }
 
 // abandon ends a retention whose lease was not granted.

@@ -68,7 +68,7 @@ func (l *Lock) turn(ctx context.Context, wait bool, o *lease.Observation) (h lif
 	if h, err := l.turnInside(ctx, r, health); err != nil {
 		return nil, false, err
 	} else if h != nil {
-		h.observation = o
+		h.observe(o)
 		return h, true, nil
 	}
 	x := r.begin()
@@ -119,19 +119,18 @@ func (l *Lock) turnInside(ctx context.Context, r *name, health *server.Health) (
 
 // enter makes the caller the one inside, or one of those. If nobody else may enter, it gives the lease back.
 func (x *retention) enter() (*Lease, retain.Entry) {
-	var at time.Duration
 	entry, settle := retain.Closed, false
 	if x.of.kind != retain.Reads {
-		at, entry = x.EnterAlone()
+		entry = x.EnterAlone()
 	} else {
 		var ok bool
-		if at, ok, settle = x.Enter(); ok {
+		if ok, settle = x.Enter(); ok {
 			entry = retain.Entered
 		}
 	}
 	switch {
 	case entry == retain.Entered:
-		return &Lease{retention: x, at: at}, entry
+		return x.newLease(nil), entry
 	case entry == retain.Closed && (x.of.kind != retain.Reads || settle):
 		x.turnedAway(settle)
 	}
@@ -188,5 +187,5 @@ func (x *retention) awaitTurn(ctx context.Context, health *server.Health) (*Leas
 	if !inside {
 		return nil, err
 	}
-	return &Lease{retention: x, at: time.Since(e.Started())}, nil
+	return x.newLease(nil), nil
 }
