@@ -56,7 +56,8 @@ type Options struct {
 	// to 365 days. Not for Rate, which has no leases. Default 30 s.
 	TTL time.Duration
 
-	// Retain makes the process take permits ahead; see [ratelimit.Options]. For Rate only. Default false.
+	// Retain is that of [ratelimit.Options] for Rate and of [semaphore.Options] for Concurrent, and not for the others. While a
+	// process keeps a permit that no job uses, the first Do of another process with MaxWait 0 is postponed. Default false.
 	Retain bool
 
 	// Logger receives a warning if the lease of a job is lost while the job runs. Default slog.Default().
@@ -106,8 +107,8 @@ func Exclusive(k *lockkeeper.Keeper, opts *Options) (*Limiter, error) {
 // Concurrent returns a limiter that runs at most limit jobs of a key at a time. It sends nothing. The error is ErrInvalid if the
 // limit is not from 1 to 1,000,000,000 or an option is out of range.
 func Concurrent(k *lockkeeper.Keeper, limit int, opts *Options) (*Limiter, error) {
-	return newLimiter(opts, withoutRetain, func(name string, o Options) (calls, error) {
-		s, err := semaphore.New(k, name, limit, &semaphore.Options{TTL: o.TTL})
+	return newLimiter(opts, anything, func(name string, o Options) (calls, error) {
+		s, err := semaphore.New(k, name, limit, &semaphore.Options{TTL: o.TTL, Retain: o.Retain})
 		if err != nil {
 			return calls{}, err
 		}
@@ -157,9 +158,11 @@ type refused struct {
 func (e *refused) Error() string { return fmt.Sprintf("rate limit %q: %v", e.name, e.Unwrap()) }
 func (e *refused) Unwrap() error { return lockkeeper.ErrNotAcquired }
 
+func anything(Options) error { return nil }
+
 func withoutRetain(o Options) error {
 	if o.Retain {
-		return server.Invalid("Retain is set, which is for Rate only")
+		return server.Invalid("Retain is set, which is for Concurrent and Rate only")
 	}
 	return nil
 }

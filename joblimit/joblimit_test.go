@@ -101,6 +101,34 @@ func TestLimitCountsJobsOfOneKey(t *testing.T) {
 	}
 }
 
+// TestRetain: a process keeps the permits of a key for its next jobs, until another process asks.
+func TestRetain(t *testing.T) {
+	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
+		inside := 0
+		k := s.Keeper(t, &lockkeeper.Options{Hooks: lockkeeper.Hooks{AcquireDone: func(e lockkeeper.Event) {
+			if e.Local {
+				inside++
+			}
+		}}})
+		o := &joblimit.Options{Retain: true}
+		here, there := must(t)(joblimit.Concurrent(k, 2, o)), must(t)(joblimit.Concurrent(s.Keeper(t, nil), 2, o))
+		for range 10 {
+			if err := here.Do(t.Context(), "a", nothing); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if inside < 8 {
+			t.Errorf("%d of 10 jobs were let in without a round trip", inside)
+		}
+		hold(t, here, "a", 2)()
+		requirePostponed(t, there, "a", time.Second, 1500*time.Millisecond)
+		synctest.Wait() // the permits are given back
+		if err := there.Do(t.Context(), "a", nothing); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestRateSaysWhenPermitReturns(t *testing.T) {
 	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
 		l := must(t)(joblimit.Rate(s.Keeper(t, nil), 2, time.Minute, nil))
@@ -238,7 +266,7 @@ func TestInvalidOptionsAndKeys(t *testing.T) {
 		"window":          rate(1, time.Millisecond, nil),
 		"TTL 1s":          rate(1, time.Second, &joblimit.Options{TTL: time.Second}),
 		"Retain":          exclusive(joblimit.Options{Retain: true}),
-		"Retain is set":   bothRetained,
+		"for Concurrent":  bothRetained,
 		"maxConcurrent 0": both,
 		"limit 0":         concurrent,
 		"1024":            long,
