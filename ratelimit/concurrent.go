@@ -11,7 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/views"
 )
 
-// ConcurrentOptions are the settings of a ConcurrentLimiter.
+// ConcurrentOptions are the settings of a ConcurrentLimiter. There is no Retain: docs/protocol.md says why.
 type ConcurrentOptions struct {
 	// TTL is how long a lease lasts without renewal, and so how long a crashed holder keeps its permits from others. From 10 ms
 	// to 365 days. Default 30 s ([lockkeeper.DefaultTTL]).
