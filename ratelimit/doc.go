@@ -74,11 +74,12 @@
 // freezes, or is cut off. What it costs:
 //
 //   - At full load 20/21 of the limit is granted, and permits of a block that nobody needs in time are lost for a window.
-//   - Pause, Resume and SetLimit are in force at once in the process that calls them, and up to a twentieth of the window later in others.
+//   - Pause, Resume and SetLimit are in force at once in the process that calls them, and up to a twentieth of the window later in
+//     others. So is the limit of a process that has another one.
 //   - A permit that has returned may be granted as much later. Result.Remaining does not know what other processes have taken since the
 //     server was last asked, and grants of one block have the same fence.
-//   - Callers of Wait that find no block queue at the server, in order. While one of this process waits there, no newcomer of the
-//     process passes it; another process may still use what is left of its block.
+//   - Callers of Wait that find no block queue at the server, in order, and are refused there if their context ends too soon. While
+//     one of this process waits, no newcomer of the process passes it; another process may still use what is left of its block.
 //
 // A process whose callers ask less than twice in a twentieth of the window asks the server each time, as without Retain. Holders and the
 // inspector show a block as permits that its process has taken; Break does not end them, as it ends no permits that return by the clock.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/ratelimit"
 )
@@ -272,6 +273,74 @@ func TestRetainWaits(t *testing.T) {
 				t.Fatal("a newcomer has passed a waiter")
 			}
 			time.Sleep(time.Millisecond)
+		}
+	})
+}
+
+// TestRetainKeepsTheQueue: no process takes a block past a waiter of another one, nor grants the rest of its own past one of its own.
+func TestRetainKeepsTheQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, l := ahead(t, 20, 2)
+		if n := l[1].allows(t, 8); n != 8 {
+			t.Fatalf("%d of 8 were granted", n)
+		}
+		n, before := 0, taken(t, l[0])
+		for taken(t, l[0])-before <= n { // until there is a block, of which something is left
+			n += l[0].allows(t, 1)
+		}
+		granted := make(chan error, 1)
+		go func() { granted <- l[0].WaitN(t.Context(), 20) }()
+		synctest.Wait()
+		if n := l[0].allows(t, 4); n != 0 {
+			t.Errorf("%d were granted past a waiter of the process", n)
+		}
+		time.Sleep(settling) // blocks are over
+		if n := l[1].allows(t, 8); n != 0 {
+			t.Errorf("%d were granted past a waiter of another process", n)
+		}
+		if err := <-granted; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestRetainLimitsThatDiffer: of two processes with different limits each is granted by its own, and all together by the larger one.
+func TestRetainLimitsThatDiffer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, l := ahead(t, 20, 1)
+		lower, err := ratelimit.New(s.Keeper(t, nil), "api", 10, time.Second, &ratelimit.Options{Retain: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := 0
+		for range 40 {
+			all += l[0].allows(t, 1)
+			if r, err := lower.Allow(t.Context()); err != nil || r.Limit > 20 {
+				t.Fatalf("%+v, %v", r, err)
+			} else if r.Allowed {
+				all++
+			}
+		}
+		if all < 10 || all > 20 {
+			t.Errorf("%d were granted under limits of 10 and 20", all)
+		}
+	})
+}
+
+// TestRetainBreak: a block is permits that return by the clock, so Break returns none, and its process goes on.
+func TestRetainBreak(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, l := ahead(t, 100, 1)
+		l[0].allows(t, 50)
+		before := taken(t, l[0])
+		if _, err := admin.Break(t.Context(), l[0].keeper, ratelimit.Kind, "api", &admin.BreakOptions{All: true}); err != nil {
+			t.Fatal(err)
+		}
+		if n := taken(t, l[0]); n != before || n < 50 {
+			t.Errorf("%d are taken after a break, %d before", n, before)
+		}
+		if n := l[0].allows(t, 100); n != 50 {
+			t.Errorf("%d of 50 were granted after a break", n)
 		}
 	})
 }
