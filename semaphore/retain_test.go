@@ -280,6 +280,38 @@ func TestRetainedPermitsLoweredLimit(t *testing.T) {
 	})
 }
 
+// A process keeps no more permits than its own limit, under a higher one that another process has set; and gives up what exceeds a lower
+// one.
+func TestRetainedPermitsLimitsThatDiffer(t *testing.T) {
+	retains(t, 3, func(s *embedded.Server, p, other *retainer) {
+		p.fill(3)
+		if err := other.SetLimit(s.Context(), 5); err != nil {
+			s.Fatal(err)
+		}
+		a := []*lockkeeper.Lease{p.hold(1), p.hold(1), p.hold(1)}
+		if n := p.Scripts(func() {
+			if _, err := p.TryAcquire(s.Context()); !errors.Is(err, lockkeeper.ErrNotAcquired) {
+				s.Errorf("beyond its own limit: %v", err)
+			}
+		}); n != 0 {
+			s.Errorf("%d calls of the server for it", n)
+		}
+		for _, l := range a[1:] {
+			p.Leave(l)
+		}
+		var err error
+		if other.Semaphore, err = semaphore.New(other.Keeper, "x", 1, nil); err != nil {
+			s.Fatal(err)
+		}
+		granted, _ := other.waits(context.Background(), 1)
+		if len(granted) != 0 {
+			s.Fatal("granted beside one of one")
+		}
+		p.Leave(a[0])
+		other.Leave(<-granted)
+	})
+}
+
 func TestRetainedPermitsAndBreak(t *testing.T) {
 	retains(t, 2, func(s *embedded.Server, p, other *retainer) {
 		p.fill(2)
