@@ -28,7 +28,7 @@ type mutant struct {
 	bug      string // description
 	file     string // below the root of the module
 	old, new string
-	finds    string // the primitive whose simulation finds it, or another simulation; "permits": the model of permits, since windows alone are not simulated; or a package's own tests: "lua tests", without those of how scripts are written, or "semaphore tests", those of retained permits
+	finds    string // the primitive whose simulation finds it, or another simulation; "permits": the model of permits, since windows alone are not simulated; or a package's own tests: "lua tests", without those of how scripts are written, or "semaphore tests", "ratelimit tests", "retain tests", those of retained permits
 }
 
 var mutants = []mutant{
@@ -150,6 +150,10 @@ var mutants = []mutant{
 	{"a block is used from when its answer came", "internal/retainer/permits.go", "		epoch, sent := p.now(), time.Since(p.lock.Keeper().Started())\n		q, h, err := p.lock.TryTakeLease(context.Background(), keeper.Terms{Number: int(size), Flags: protocol.FlagBlock})\n", "		epoch := p.now()\n		q, h, err := p.lock.TryTakeLease(context.Background(), keeper.Terms{Number: int(size), Flags: protocol.FlagBlock})\n		sent := time.Since(p.lock.Keeper().Started())\n", "blocks"},
 	{"a block of which a part was used is given back", "internal/retainer/permits.go", "used := b.Close(); used > 0 {", "used := b.Close(); used == b.Taken() {", "blocks"},
 	{"more than a block is granted", "internal/retain/block.go", "	if left = b.left.Add(-n); left < 0 {", "	if left = b.left.Add(-1); left < 0 {", "blocks"},
+	{"a block is used after its end", "internal/retain/block.go", "!InTime(at, b.ends)", "at < 0", "retain tests"},
+	{"permits are granted inside after the deadline", "internal/retain/hold.go", "	return Hears(h.epoch.Load(), h.current.Load()) && InTime(time.Since(h.base), time.Duration(h.deadline.Load()))", "	return Hears(h.epoch.Load(), h.current.Load())", "retain tests"},
+	{"a block is taken past the queue", "lua/policy/semaphore.lua", "  if call('EXISTS', queue) == 1 then return nil end\n", "  if call('EXISTS', queue) == 1 and not string.find(token, 'b%d*$') then return nil end\n", "ratelimit tests"},
+	{"a block is used past those who wait at the server", "internal/retainer/permits.go", "b != nil && p.waiting.Load() == 0 {", "b != nil {", "ratelimit tests"},
 	{"a refusal outlives its time", "internal/retainer/permits.go", "	if at >= r.until {", "	if at < 0 {", "blocks"},
 	{"an unknown waiter does not rejoin", "internal/wait/heartbeat.go", "		again = q.rejoin(unknown)\n", "", "fair"},
 }
@@ -168,8 +172,10 @@ func TestMutants(t *testing.T) {
 			case !*runMutants:
 			case m.finds == "lua tests":
 				m.runTests(t, x, root, "lua", "-test.skip="+rules)
-			case m.finds == "semaphore tests":
-				m.runTests(t, x, root, "semaphore", "-test.run=Retained")
+			case m.finds == "semaphore tests" || m.finds == "ratelimit tests":
+				m.runTests(t, x, root, strings.TrimSuffix(m.finds, " tests"), "-test.run=Retain")
+			case m.finds == "retain tests":
+				m.runTests(t, x, root, "internal/retain", "-test.run=Block|Hold")
 			case strings.HasPrefix(m.file, "lua/"):
 				m.run(t, os.Args[0], "-mutant="+m.bug)
 			default:
