@@ -118,8 +118,8 @@ var mutants = []mutant{
 	// The keeper.
 	{"a deadline is counted from the reply", "internal/claim/request.go", "c.grant(r, now, Held, e.Fence, e.Sent, r.TTL, out)", "c.grant(r, now, Held, e.Fence, now, r.TTL, out)", "fair"},
 	{"an unconfirmed lease's deadline is counted from the message", "internal/claim/request.go", "c.grant(r, now, Unconfirmed, fence, c.asked, r.ClaimTTL, out)", "c.grant(r, now, Unconfirmed, fence, now, r.ClaimTTL, out)", "fair"},
-	{"the server's clock is compared with the process's", "internal/wait/heartbeat.go", "Fence: change.Fence, TTL: change.ExpiresIn}", "Fence: change.Fence, TTL: reply.Now + change.ExpiresIn - time.Now().UnixMilli()}", "fair"},
-	{"waiters send no heartbeats", "internal/wait/heartbeat.go", "	for batch := range slices.Chunk(waiters, queue.Batch) {\n		q.send(batch)\n	}\n", "", "fair"},
+	{"the server's clock is compared with the process's", "internal/wait/queue.go", "Fence: change.Fence, TTL: change.ExpiresIn}", "Fence: change.Fence, TTL: reply.Now + change.ExpiresIn - time.Now().UnixMilli()}", "fair"},
+	{"waiters send no heartbeats", "internal/wait/queue.go", "	for batch := range slices.Chunk(waiters, queue.Batch) {\n		q.send(batch)\n	}\n", "", "fair"},
 	{"an unconfirmed lease is not confirmed", "internal/claim/lease.go", "c.renewAt = renewalTime(now, min(ttl, c.deadline.Sub(now))/3)", "c.renewAt = now.Add(ttl)", "fair"},
 	{"an Extend counts from its reply only", "internal/claim/lease.go", "	if d >= c.deadline {\n", "	if d > 0 {\n", "fair"},
 	{"a cancelled wait is not released", "internal/claim/request.go", "	if !c.copies.needCleanup() {\n", "	if true {\n", "fair"},
@@ -155,7 +155,7 @@ var mutants = []mutant{
 	{"a block is taken past the queue", "lua/policy/semaphore.lua", "  if call('EXISTS', queue) == 1 then return nil end\n", "  if call('EXISTS', queue) == 1 and not string.find(token, 'b%d*$') then return nil end\n", "ratelimit tests"},
 	{"a block is used past those who wait at the server", "internal/retainer/permits.go", "b != nil && p.waiting.Load() == 0 {", "b != nil {", "ratelimit tests"},
 	{"a refusal outlives its time", "internal/retainer/permits.go", "	if at >= r.until {", "	if at < 0 {", "blocks"},
-	{"an unknown waiter does not rejoin", "internal/wait/heartbeat.go", "		again = q.rejoin(unknown)\n", "", "fair"},
+	{"an unknown waiter does not rejoin", "internal/wait/queue.go", "		again = q.rejoin(unknown)\n", "", "fair"},
 }
 
 // TestMutants checks that each deliberate bug still applies. With -mutants its finder must find each.

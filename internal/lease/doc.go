@@ -5,7 +5,7 @@
 //	lease.go       Driver: the leases of a keeper. Lock: what the leases of a lock have in common. Lease and Request
 //	effects.go     what is done after a step of a claim
 //	renewal.go     renewals, and Extend
-//	release.go     Cleanup: the release, a tombstone, the record of once, the outcome of a conversion
+//	release.go     what Release does, and Cleanup: the release at the server, a tombstone, the record of once, the outcome of a conversion
 //	conversion.go  a lease that is replaced by another one, or continued by it
 //	loss.go        leases that the server does not have any more, and who has broken them
 //	observer.go    who else is told of a lease: a lease at several servers, or what is granted inside the process by it

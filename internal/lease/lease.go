@@ -2,7 +2,6 @@ package lease
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -320,96 +319,6 @@ func (h *Lease) observe(what EventType, took time.Duration, err error) {
 // held returns for how long the lease has been held.
 func (h *Lease) held() time.Duration { return time.Since(h.Since()) }
 
-// ReleaseBy ends the lease and starts its cleanup, which it returns; by sends the command. unused says that nobody ever had the
-// lease. The error is ErrLost if the lease was lost; if there is nothing to clean up, both are nil.
-func (h *Lease) ReleaseBy(by func(*transport.Call), unused bool) (*Cleanup, error) {
-	return h.end(by, unused, time.Time{})
-}
-
-// end is ReleaseBy, or Complete if record is set.
-func (h *Lease) end(by func(*transport.Call), unused bool, record time.Time) (*Cleanup, error) {
-	if next := h.next.Load(); next != nil {
-		return next.end(by, unused, record)
-	}
-	ev := claim.Event{Kind: claim.Released, Unused: unused}
-	if !record.IsZero() {
-		ev.Until = max(h.lock.d.Instant(record), 1)
-	}
-	h.Mu.Lock()
-	if h.next.Load() != nil {
-		h.Mu.Unlock()
-		return h.end(by, unused, record)
-	}
-	var a actions
-	first := h.cleanup == nil
-	a.begin(h, h.lock.d.Now(), &ev, nil)
-	c, err := h.cleanup, h.ErrLocked()
-	h.Mu.Unlock()
-	a.finish(h, by)
-	switch {
-	case errors.Is(err, server.ErrLost):
-		return nil, h.lock.Fail(err)
-	case !first || c == nil:
-		return nil, nil
-	}
-	return c, nil
-}
-
-// Release releases the lease. See Lease.Release in package lockkeeper.
-func (h *Lease) Release(ctx context.Context) error {
-	if next := h.next.Load(); next != nil {
-		return next.Release(ctx)
-	}
-	by := h.lock.d.Transport.Send
-	if ctx.Done() == nil {
-		by = h.lock.d.Transport.SendInline // the caller cannot be cancelled
-	}
-	c, err := h.ReleaseBy(by, false)
-	if c == nil {
-		return err
-	}
-	return h.await(ctx, c, ErrReleaseUnanswered)
-}
-
-// await returns when the cleanup has ended and no renewal is under way, when ctx ends, or when Close waits no longer; if ctx has ended
-// already, after CancelGrace at most. The error is silence if there was no reply.
-func (h *Lease) await(ctx context.Context, c *Cleanup, silence error) error {
-	h.Mu.Lock()
-	resolved := h.converting.resolved()
-	h.Mu.Unlock()
-	if c.Ended() && resolved == nil {
-		return c.err()
-	}
-	var timeout <-chan time.Time
-	done := ctx.Done()
-	if ctx.Err() != nil {
-		grace := time.NewTimer(CancelGrace)
-		defer grace.Stop()
-		timeout, done = grace.C, nil
-	}
-	closing := h.lock.d.Closing().Done()
-	for _, ended := range []<-chan struct{}{c.finished.Done(), resolved} {
-		for waiting := ended != nil; waiting; {
-			select {
-			case <-ended:
-				waiting = false
-			case <-done:
-				return h.lock.Fail(silence, ctx.Err())
-			case <-timeout:
-				return h.lock.Fail(silence, ctx.Err())
-			case <-closing:
-				closing = nil
-				if timeout == nil {
-					limit := time.NewTimer(h.lock.d.UntilClosed())
-					defer limit.Stop()
-					timeout = limit.C
-				}
-			}
-		}
-	}
-	return c.err()
-}
-
 // InDoubt reports whether a copy of the request for this lease may still run after its release.
 func (h *Lease) InDoubt() bool {
 	h.Mu.Lock()
@@ -424,28 +333,12 @@ func (h *Lease) Cleanup() *Cleanup {
 	return h.cleanup
 }
 
-// Abandon releases the lease in the background, as one that no caller has used, or whose caller has returned.
-func (h *Lease) Abandon() { _, _ = h.ReleaseBy(h.lock.d.Transport.Send, true) }
-
 // State returns the lease's deadline, and its error once it has ended. Other than Err it does not check the deadline and has no
 // effect, so it may be called with a mutex of the caller locked.
 func (h *Lease) State() (deadline time.Time, err error) {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
 	return h.lock.d.Time(h.Claim.Deadline()), h.ErrLocked()
-}
-
-// StartRelease is Release, but does not wait for the answer, and returns the cleanup for
-// ReleaseEnded; nil: there is nothing to wait for.
-func (h *Lease) StartRelease() (*Cleanup, error) { return h.ReleaseBy(h.lock.d.Transport.Send, false) }
-
-// ReleaseEnded reports whether the server has answered a release, or will not, and no renewal of the lease is under way; err is as
-// from Release. The observer is called when the result may have changed.
-func (h *Lease) ReleaseEnded(c *Cleanup) (ended bool, err error) {
-	if !c.Ended() {
-		return false, nil
-	}
-	return true, c.err()
 }
 
 // CheckLeak reports the lease if it is held and renewed.

@@ -16,11 +16,11 @@ import (
 // A grant is published to the keeper of the waiter. A message can be lost; safety never depends on one, and a waiter that
 // missed one learns of its grant
 //
-//   - from the reply to its next heartbeat, at most HeartbeatInterval later (heartbeat.go);
+//   - from the reply to its next heartbeat, at most HeartbeatInterval later (update in queue.go);
 //   - at once, if the connection was lost: when the new subscription is acknowledged, all waiters send a heartbeat (Subscribed);
 //   - if the heartbeat finds a grant whose message does not come, the subscription is stale and is replaced (ExpectGrant);
 //   - the script itself takes a grant back if nobody received its message (deliver in lua/lib/admit.lua), unless the waiter's last
-//     heartbeat said that it cannot receive any (isUnsubscribed in heartbeat.go).
+//     heartbeat said that it cannot receive any (isUnsubscribed in queue.go).
 
 // Receiver is a request. Its methods are called without any mutex of this package.
 type Receiver interface {

@@ -281,7 +281,7 @@ func TestSearchFindsDeliberateBugs(t *testing.T) {
 		{
 			bug:     "a conversion that took place is taken for one that did not",
 			config:  config{set: lua.RWLock, flags: upgradesTwo, origin: replaces, keeperOf: together, ticks: 1, cancels: 1},
-			file:    "internal/claim/cleanup.go",
+			file:    "internal/claim/lease.go",
 			old:     "			c.state, out.Check = Checking, true\n",
 			new:     "			c.done(e.Code, out)\n",
 			problem: "the server has a lease or a place of it",
@@ -289,7 +289,7 @@ func TestSearchFindsDeliberateBugs(t *testing.T) {
 		{
 			bug:     "a conversion that took place and has ended is not tombstoned",
 			config:  config{set: lua.RWLock, flags: upgradesTwo, origin: replaces, keeperOf: together, ticks: 3, faults: 1, slow: 1, cancels: 1, renewals: 1},
-			file:    "internal/claim/cleanup.go",
+			file:    "internal/claim/lease.go",
 			old:     "			if !c.tombstone {\n",
 			new:     "			if true {\n",
 			problem: "the server has a lease or a place of it",
