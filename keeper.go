@@ -110,7 +110,7 @@ func init() {
 	}
 	access.WrapLease = func(h lifecycle.Handle) any {
 		if inside, ok := h.(*retainer.Lease); ok {
-			return inside.User()
+			return inside.User
 		}
 		l := &Lease{h}
 		lifecycle.WatchForLeak(l, h)

@@ -20,7 +20,7 @@ type Lease struct {
 	observation *observation // nil where the keeper has no observer
 	state       atomic.Uint32
 	lifecycle   atomic.Pointer[lifecycle.Lifecycle] // nil until Done or Context is called
-	user        any                                 // see Allocate
+	User        any                                 // what users get of it; see Allocate
 }
 
 // observation is what the observer is told of a lease.
@@ -35,7 +35,7 @@ var Allocate = func() (h *Lease, user any) { return &Lease{}, nil }
 // newLease returns a lease that is granted now.
 func (x *retention) newLease(o *lease.Observation) *Lease {
 	h, user := Allocate()
-	h.retention, h.user = x, user
+	h.retention, h.User = x, user
 	h.observe(o)
 	return h
 }
@@ -46,9 +46,6 @@ func (h *Lease) observe(o *lease.Observation) {
 		h.observation = &observation{o, time.Now()}
 	}
 }
-
-// User returns what users get of the lease.
-func (h *Lease) User() any { return h.user }
 
 // The states of a Lease.
 const (
