@@ -358,13 +358,13 @@ func TestRetryAfterIsLowerBound(t *testing.T) {
 func drawQueue(r *rapid.T, b *scriptBench) *permitModel {
 	now := b.time("a crowd")
 	l := permitLimits{window: rapid.Int64Range(1, 150).Draw(r, "limit"), per: rapid.Int64Range(10, 5000).Draw(r, "per")}
-	m := &permitModel{subscribed: map[string]bool{}, lastNotified: &l, force: &l, reach: func(string) {}}
+	m := &permitModel{model: &model{subscribed: map[string]bool{}, reach: func(string) {}}, lastNotified: &l, force: &l}
 	heavy := int64(1)
 	if rapid.Bool().Draw(r, "heavy") {
 		heavy = min(l.window, 6)
 	}
-	req := func() *permitReq {
-		q := &permitReq{serial: len(m.all) + 1, keeper: "mute", unnotifiable: true, limits: l, byClock: true, ttl: 6000}
+	req := func() *modelReq {
+		q := &modelReq{serial: len(m.all) + 1, keeper: "mute", unnotifiable: true, limits: l, byClock: true, ttl: 6000}
 		q.permits = rapid.Int64Range(1, heavy).Draw(r, "permits")
 		q.token = fmt.Sprintf("mute:%d:6000.6000cs%d", q.serial, q.permits)
 		m.all = append(m.all, q)

@@ -23,7 +23,7 @@ type scriptBench struct {
 	rdb         *redis.Client
 	mini        *miniredis.Miniredis // nil: a real server, whose clock cannot be set
 	sub         *redis.PubSub        // the subscription of all keepers
-	subscribed  map[string]bool      // keepers with a subscription
+	listening   map[string]bool      // keepers with a subscription
 	tolerance   int64                // the tolerance for the server's time, in ms
 	keys        []string
 	state       func() string // of the model
@@ -86,7 +86,7 @@ func newScriptBench(r *rapid.T, rdb *redis.Client, mini *miniredis.Miniredis, ki
 	if err := rdb.FlushAll(scriptCtx).Err(); err != nil {
 		r.Fatal(err)
 	}
-	b := &scriptBench{r: r, rdb: rdb, mini: mini, subscribed: map[string]bool{}, state: func() string { return "" }, onHandOn: func() {}}
+	b := &scriptBench{r: r, rdb: rdb, mini: mini, listening: map[string]bool{}, state: func() string { return "" }, onHandOn: func() {}}
 	for _, key := range []string{"holders", "meta", "queue", "tombstones"} {
 		b.keys = append(b.keys, "{lock:x}:"+kind+":"+key)
 	}
@@ -142,7 +142,7 @@ func (b *scriptBench) failf(format string, args ...any) {
 	for _, line := range b.log[max(0, len(b.log)-40):] {
 		b.r.Log(line)
 	}
-	b.r.Logf("the model:%s; subscribed: %v", b.state(), b.subscribed)
+	b.r.Logf("the model:%s; subscribed: %v", b.state(), b.listening)
 	b.r.Fatalf("%s: %s", b.currentStep, fmt.Sprintf(format, args...))
 }
 
@@ -296,10 +296,10 @@ func (b *scriptBench) near(got, want int64) bool {
 
 // listen subscribes or unsubscribes a keeper.
 func (b *scriptBench) listen(keeper string, subscribes bool) {
-	if b.subscribed[keeper] == subscribes {
+	if b.listening[keeper] == subscribes {
 		return
 	}
-	b.subscribed[keeper] = subscribes
+	b.listening[keeper] = subscribes
 	var err error
 	if subscribes {
 		err = b.sub.Subscribe(scriptCtx, scriptWake+keeper)
