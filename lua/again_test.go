@@ -38,7 +38,7 @@ func TestRepeatedAcquireWrites(t *testing.T) {
 				if script == nil || script == c.set.Allow && c.flags != "c1" {
 					continue
 				}
-				for range 200 {
+				for range 20 {
 					before := b.changes()
 					again := b.eval(script, ask)
 					b.code(again, lua.Granted)

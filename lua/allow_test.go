@@ -66,33 +66,6 @@ func (b *bench) fastOrAllow(token, limits string) (got protocol.AcquireReply, fa
 	return got, false
 }
 
-func TestAllowReportsWhatRemains(t *testing.T) {
-	t.Parallel()
-	atTimeOf(t, lua.RateLimit, func(b *bench, pass func(time.Duration)) {
-		b.allow(lua.Granted, perSecond, permitToken("a", 1, "c", 2), 3, 1, 1001)
-		pass(400 * time.Millisecond)
-		b.allow(lua.Refused, perSecond, permitToken("a", 2, "c", 2), 3, 1, 601)
-		b.allow(lua.Granted, perSecond, permitToken("a", 3, "c", 1), 3, 0, 1001)
-		b.allow(lua.Granted, perSecond, permitToken("a", 3, "c", 1), 3, 0, 1001) // a copy of the request
-		b.allow(lua.Refused, perSecond, permitToken("a", 4, "c", 1), 3, 0, 1001)
-		pass(601 * time.Millisecond)
-		b.allow(lua.Granted, perSecond, permitToken("a", 5, "c", 1), 3, 1, 1001) // two have returned, and are not swept yet
-		pass(10 * time.Second)
-		b.allow(lua.Granted, perSecond, permitToken("a", 6, "c", 1), 3, 2, 1001)
-
-		// The limit in force counts, not the caller's.
-		b.code(b.eval(b.set.Limit, limitArgs(perSecond, 2, token("a", 7))), lua.Granted)
-		b.allow(lua.Refused, perSecond, permitToken("a", 8, "c", 2), 2, 1, 1001)
-		got := b.eval(b.set.Allow, allowArgs(permitToken("a", 9, "c", 3), perSecond))
-		b.code(got, lua.AboveLimit)
-
-		// Waiters come first, and have taken nothing.
-		b.listen("b")
-		b.semaphoreAcquire(lua.Waiting, perSecond, permitToken("b", 1, "c", 2), heartbeatTTL)
-		b.allow(lua.Refused, perSecond, permitToken("a", 10, "c", 1), 2, 1, 1001)
-	})
-}
-
 // TestAllowRemainsIsExact compares it with a list of what was granted when, swept or not, with copies of requests and counts of
 // what is taken in between.
 func TestAllowRemainsIsExact(t *testing.T) {

@@ -9,47 +9,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-func TestFairNewcomersQueueBehindWaiters(t *testing.T) {
-	t.Parallel()
-	onBothServers(t, lua.Fair, func(b *bench) {
-		b.acquire(token("a", 1), 0)
-		sub := b.listen("b")
-		b.acquire(token("b", 1), heartbeatTTL)
-		b.acquire(token("b", 2), heartbeatTTL)
-		b.rdb.Del(ctx, b.keys[0]) // free, and somebody waits
-		b.code(b.acquire(token("c", 1), 0), lua.Refused)
-		b.holder(token("b", 1))
-		if m := b.message(sub); len(m) != 2 || m[0] != "1" {
-			b.Errorf("message %v", m)
-		}
-		b.members(2, token("b", 2))
-
-		// The waiters before it are gone: a request is granted.
-		b.rdb.Del(ctx, b.keys[0])
-		_ = sub.Close()
-		for b.rdb.PubSubNumSub(ctx, channelPrefix+"b").Val()[channelPrefix+"b"] > 0 {
-			time.Sleep(time.Millisecond)
-		}
-		b.code(b.acquire(token("c", 2), 0), lua.Granted)
-		b.members(2)
-		b.waits()
-	})
-}
-
-func TestUnconfirmedGrantEndsWithHeartbeat(t *testing.T) {
-	t.Parallel()
-	onBothServers(t, lua.Fair, func(b *bench) {
-		b.acquire(token("a", 1), 0)
-		b.listen("b")
-		b.eval(b.set.Acquire, acquireArgs(token("b", 1), ttl, heartbeatTTL/2, "", 0))
-		b.code(b.release(token("a", 1), 0), lua.Granted)
-		b.holder(token("b", 1))
-		if d := b.rdb.PTTL(ctx, b.keys[0]).Val(); d > heartbeatTTL/2*time.Millisecond || d <= 0 {
-			b.Errorf("a claim of %v, the heartbeat lapses in %d ms", d, heartbeatTTL/2)
-		}
-	})
-}
-
 func TestNotifyHeadIsBounded(t *testing.T) {
 	t.Parallel()
 	onBothServers(t, lua.Fair, func(b *bench) {

@@ -128,34 +128,6 @@ func TestUpgradeNotifiedOfRemainingReader(t *testing.T) {
 	})
 }
 
-// A holder that has not learned of the conversion relies on the converted lease until that would have ended.
-func TestConversionDoesNotEndSooner(t *testing.T) {
-	t.Parallel()
-	for from, to := range map[string]string{"w": "d", "r": "u"} {
-		atTimeOf(t, lua.RWLock, func(b *bench, pass func(time.Duration)) {
-			origin, short := rwToken("a", 1, from), "a:2:1000.1000"+to
-			b.wantAcquire(lua.Granted, origin, 0)
-			b.renew(origin, 2, 2*ttl, 1)
-			end := b.end(origin)
-			pass(time.Second)
-			b.code(b.eval(b.set.Acquire, acquireArgs(short, 1000, 0, origin, 0)), lua.Granted)
-			if got := b.end(short); got != end {
-				b.Errorf("it ends at %d, the lease before it at %d", got, end)
-			}
-			b.heartbeat(0, short) // after the clock was set back it would be cut to its ttl
-			if got := b.end(short); got != end {
-				b.Errorf("a heartbeat has cut it from %d to %d", end, got)
-			}
-			// A longer one lasts for its own ttl.
-			long := "a:3:600000.6000" + map[string]string{"d": "u", "u": "d"}[to]
-			b.code(b.eval(b.set.Acquire, acquireArgs(long, 600000, 0, short, 0)), lua.Granted)
-			if now := b.rdb.Time(ctx).Val().UnixMilli(); b.end(long) < now+599000 {
-				b.Errorf("it ends in %d ms", b.end(long)-now)
-			}
-		})
-	}
-}
-
 // The queue advances when its first waiters are swept.
 func TestNewHeadNotifiedAfterSweep(t *testing.T) {
 	t.Parallel()
@@ -192,22 +164,6 @@ func TestHeadNotifiedOfLeaseCutToTTL(t *testing.T) {
 		}
 		b.heartbeat(0, other)
 		b.notifiedToRetry(sub, first, 1000)
-	})
-}
-
-// A request that cannot wait for as long as it would have to leaves the queue, and others advance, also if it was the first.
-func TestRefusedWaiterMakesRoom(t *testing.T) {
-	t.Parallel()
-	semAtTime(t, func(b *bench, pass func(time.Duration)) {
-		b.listen("a")
-		sub := b.listen("b")
-		b.semaphoreAcquire(lua.Granted, perSecond, permitToken("a", 1, "c", 2), 0)
-		heavy, light := permitToken("a", 2, "c", 3), permitToken("b", 1, "c", 1)
-		b.semaphoreAcquire(lua.Waiting, perSecond, heavy, heartbeatTTL)
-		b.semaphoreAcquire(lua.Waiting, perSecond, light, heartbeatTTL)
-		b.semaphoreAcquireWithin(lua.Refused, perSecond, heavy, heartbeatTTL, 100)
-		b.notified(sub, light)
-		b.waits()
 	})
 }
 
