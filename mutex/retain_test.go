@@ -3,9 +3,6 @@ package mutex_test
 import (
 	"context"
 	"errors"
-	"io"
-	"log/slog"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,7 +11,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
 	"github.com/lockkeeper/lockkeeper/internal/testing/retaining"
 	"github.com/lockkeeper/lockkeeper/mutex"
-	"github.com/redis/go-redis/v9"
 )
 
 const retainedTTL = retaining.TTL
@@ -104,121 +100,6 @@ func TestRetainedTurnsShareOneLease(t *testing.T) {
 	})
 }
 
-// TestNewObjectForEachTurn checks that the process retains a lease of the name, not of the object by which it was acquired.
-func TestNewObjectForEachTurn(t *testing.T) {
-	retains(t, func(_ *embedded.Server, p, _ *retainer) {
-		p.Leave(p.Retained())
-		if n := p.Scripts(func() {
-			for i := range 100 {
-				m, err := mutex.New(p.Keeper, "x", &mutex.Options{Retain: true})
-				p.Must(err)
-				lock := m.Lock
-				if i%2 == 1 {
-					lock = m.TryLock
-				}
-				l, err := lock(ctx)
-				p.Must(err)
-				p.Leave(l)
-			}
-		}); n != 0 {
-			t.Errorf("100 turns by a new object each took %d scripts", n)
-		}
-	})
-}
-
-func TestOneTurnAtATimeInOrder(t *testing.T) {
-	retains(t, func(_ *embedded.Server, p, _ *retainer) {
-		inside := p.Retained()
-		if n := p.Scripts(func() {
-			if _, err := p.TryLock(ctx); !errors.Is(err, lockkeeper.ErrNotAcquired) {
-				t.Errorf("TryLock of a mutex that is held here: %v", err)
-			}
-			brief, cancel := context.WithTimeout(ctx, time.Minute)
-			if _, err := p.Lock(brief); !errors.Is(err, lockkeeper.ErrNotAcquired) || !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, lockkeeper.ErrUnavailable) {
-				t.Errorf("Lock of a mutex that is held here: %v", err)
-			}
-			cancel()
-		}); n > 60 { // renewals
-			t.Errorf("%d scripts", n)
-		}
-		var waiting []chan *lockkeeper.Lease
-		for range 5 {
-			waiting = append(waiting, p.Waits())
-		}
-		left, cancel := context.WithCancel(ctx)
-		given := make(chan error, 1)
-		go func() {
-			_, err := p.Lock(left)
-			given <- err
-		}()
-		waiting = append(waiting, p.Waits())
-		cancel()
-		if err := <-given; !errors.Is(err, context.Canceled) || !errors.Is(err, lockkeeper.ErrNotAcquired) {
-			t.Errorf("a waiter whose context ended: %v", err)
-		}
-		if n := p.Scripts(func() {
-			for i, w := range waiting {
-				for _, x := range waiting[i:] {
-					if retaining.IsGranted(x) {
-						t.Fatal("two hold the mutex")
-					}
-				}
-				p.Leave(inside)
-				if !retaining.IsGranted(w) {
-					t.Fatalf("waiter %d is not granted the mutex in its turn", i)
-				}
-				inside = <-w
-			}
-			p.Leave(inside)
-		}); n != 0 {
-			t.Errorf("the turns took %d scripts", n)
-		}
-		l, err := p.TryLock(ctx)
-		p.Must(err)
-		p.Leave(l)
-	})
-}
-
-// endsAtGrant is a context that ends at the moment of a grant: whoever learns of its end has been granted what it waits for
-// before it can act on that.
-type endsAtGrant struct {
-	context.Context
-	once  sync.Once
-	grant func()
-}
-
-func (c *endsAtGrant) Err() error {
-	err := c.Context.Err()
-	if err != nil {
-		c.once.Do(c.grant)
-	}
-	return err
-}
-
-// TestTurnOfCancelledCallerIsPassedOn checks that a caller whose context ends as it is granted a turn does not keep it.
-func TestTurnOfCancelledCallerIsPassedOn(t *testing.T) {
-	retains(t, func(_ *embedded.Server, p, other *retainer) {
-		inside := p.Retained()
-		left, cancel := context.WithCancel(ctx)
-		given := make(chan error, 1)
-		go func() {
-			_, err := p.Lock(&endsAtGrant{Context: left, grant: func() { p.Leave(inside) }})
-			given <- err
-		}()
-		synctest.Wait()
-		waiting := p.Waits()
-		cancel()
-		if err := <-given; !errors.Is(err, context.Canceled) || !errors.Is(err, lockkeeper.ErrNotAcquired) {
-			t.Errorf("the caller whose context ended: %v", err)
-		}
-		if !retaining.IsGranted(waiting) {
-			t.Fatal("the next caller of the process waits for a turn that nobody has")
-		}
-		p.Leave(<-waiting)
-		other.Leave(other.Enter())
-	})
-}
-
 func TestRetainedMutexIsRecalled(t *testing.T) {
 	retains(t, func(_ *embedded.Server, p, other *retainer) {
 		first := p.Enter()
@@ -267,50 +148,6 @@ func TestRetainedMutexIsRecalled(t *testing.T) {
 	})
 }
 
-// TestRetainedMutexWithWaiters: a process that was granted the mutex by way of the queue retains nothing, since nobody would
-// recall it for those behind.
-func TestRetainedMutexWithWaiters(t *testing.T) {
-	retains(t, func(s *embedded.Server, p, other *retainer) {
-		third, err := mutex.New(anotherKeeper(s), "x", nil)
-		p.Must(err)
-		p.Leave(p.Enter()) // it subscribes
-		synctest.Wait()
-		l := other.Enter()
-		first := p.Waits()
-		behind := make(chan *lockkeeper.Lease, 1)
-		go func() {
-			l, err := third.Lock(ctx)
-			p.Must(err)
-			behind <- l
-		}()
-		synctest.Wait()
-		other.Leave(l)
-		if !retaining.IsGranted(first) {
-			t.Fatal("the first waiter was not granted the mutex")
-		}
-		inside := p.Waits()
-		p.Leave(<-first)
-		if !retaining.IsGranted(behind) || retaining.IsGranted(inside) {
-			t.Fatal("a turn inside passes a process that waits")
-		}
-		p.Leave(<-behind)
-		p.Leave(<-inside)
-	})
-}
-
-func anotherKeeper(s *embedded.Server) *lockkeeper.Keeper {
-	rdb := redis.NewClient(s.Network().Options(time.Second))
-	k, err := lockkeeper.New(rdb, &lockkeeper.Options{Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
-	if err != nil {
-		s.T.Fatal(err)
-	}
-	s.Cleanup(func() {
-		_ = k.Close()
-		_ = rdb.Close()
-	})
-	return k
-}
-
 func TestLostRecallOfMutex(t *testing.T) {
 	retains(t, func(_ *embedded.Server, p, other *retainer) {
 		p.Leave(p.Retained())
@@ -334,66 +171,6 @@ func TestLostRecallOfMutex(t *testing.T) {
 		if p.Events() == "[]" {
 			t.Error("no events")
 		}
-	})
-}
-
-func TestNoTurnInsideWithoutSubscription(t *testing.T) {
-	retains(t, func(s *embedded.Server, p, other *retainer) {
-		inside := p.Retained()
-		p.Net.Down()
-		synctest.Wait()
-		granted := make(chan *lockkeeper.Lease, 1)
-		go func() {
-			l, err := p.Lock(ctx)
-			p.Must(err)
-			granted <- l
-		}()
-		synctest.Wait()
-		p.Net.ResetCount()
-		release := make(chan error, 1)
-		go func() { release <- inside.Release(ctx) }()
-		synctest.Wait()
-		if len(granted) > 0 {
-			t.Error("granted inside without a subscription")
-		}
-		p.Net.Restore()
-		p.Must(<-release)
-		l := <-granted
-		if l.Fence() <= inside.Fence() {
-			t.Error("granted by a lease that was given back")
-		}
-		p.Leave(l)
-		time.Sleep(2 * time.Second)
-		if _, held, err := other.Holder(ctx); held || err != nil {
-			t.Errorf("held: %v, %v", held, err)
-		}
-		time.Sleep(time.Minute)
-		p.Leave(p.Retained())
-	})
-}
-
-func TestRetainedMutexIsLostWithItsTurn(t *testing.T) {
-	retains(t, func(s *embedded.Server, p, other *retainer) {
-		inside := p.Retained()
-		work := inside.Context(ctx)
-		waiting := p.Waits()
-		s.Mini.FlushAll()
-		other.Leave(other.Enter())
-		time.Sleep(retainedTTL / 2)
-		for _, err := range []error{inside.Err(), context.Cause(work), inside.Release(ctx)} {
-			if !errors.Is(err, lockkeeper.ErrLost) {
-				t.Errorf("not lost: %v", err)
-			}
-		}
-		p.Must(inside.Release(ctx))
-		if !retaining.IsGranted(waiting) {
-			t.Fatal("the next waiter waits for a lease that is lost")
-		}
-		l := <-waiting
-		if l.Fence() <= inside.Fence() {
-			t.Error("the fence does not rise")
-		}
-		p.Leave(l)
 	})
 }
 

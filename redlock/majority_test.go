@@ -8,7 +8,6 @@ import (
 	"net"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -18,7 +17,6 @@ import (
 	"github.com/alicebob/miniredis/v2/server"
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
-	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/lockkeeper/lockkeeper/redlock"
 	"github.com/redis/go-redis/v9"
 )
@@ -144,18 +142,6 @@ func (w *world) connect(l *redlock.Lock) {
 	w.Helper()
 	w.must(w.hold(l).Release(w.Context()))
 	synctest.Wait() // also at the servers that the majority did not wait for
-}
-
-// loadScripts makes all scripts known to the servers, so that each call is one command.
-func (w *world) loadScripts() {
-	w.Helper()
-	for _, m := range w.servers {
-		rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", Dialer: func(context.Context, string, string) (net.Conn, error) { return m.Dial() }})
-		for _, s := range lua.Redlock.Scripts() {
-			w.must(rdb.ScriptLoad(w.Context(), s.Text).Err())
-		}
-		w.must(rdb.Close())
-	}
 }
 
 // owners is the token that each server has for the lock; "": none.
@@ -431,29 +417,6 @@ func TestContentionDistinguishedFromOutage(t *testing.T) {
 	})
 }
 
-// TestOwnLeftoversAreNoContention: a repeated attempt may be refused because of what the one before it left at the servers.
-func TestOwnLeftoversAreNoContention(t *testing.T) {
-	onServers(t, 3, func(w *world) {
-		p := w.process()
-		l := p.lock()
-		w.connect(l)
-		for _, n := range p.nets[1:] {
-			n.Break(lua.Redlock.Acquire.SHA, 1, faultnet.SwallowReply)
-			n.Break(lua.Redlock.Release.SHA, 1000, faultnet.LoseRequest)
-			n.Break(lua.Redlock.Fast.Release.SHA, 1000, faultnet.LoseRequest)
-		}
-		_, err := l.TryLock(w.Context())
-		w.is(err, lockkeeper.ErrUnavailable)
-		if err == nil || !strings.Contains(err.Error(), "still being cleaned up there") {
-			w.Error(err)
-		}
-		for _, n := range p.nets {
-			n.Restore()
-		}
-		w.must(w.hold(l).Release(w.Context()))
-	})
-}
-
 // Case 53.
 func TestSlowAcquireShortensLeaseOrFails(t *testing.T) {
 	onServers(t, 3, func(w *world) {
@@ -527,44 +490,6 @@ func TestDeadlineIsThatOfMajority(t *testing.T) {
 	})
 }
 
-func TestLeaseLostWithoutMajority(t *testing.T) {
-	var lost, renewed, released atomic.Int32
-	onServers(t, 3, func(w *world) {
-		p := w.process(func(o *lockkeeper.Options) {
-			o.Hooks.Lost = func(lockkeeper.Event) { lost.Add(1) }
-			o.Hooks.Renewed = func(lockkeeper.Event) { renewed.Add(1) }
-			o.Hooks.Released = func(lockkeeper.Event) { released.Add(1) }
-		})
-		lease := w.hold(p.lock())
-		ctx := lease.Context(w.Context())
-		w.servers[0].Del("lock:x")
-		time.Sleep(ttl/3 + 20*time.Millisecond)
-		w.must(lease.Err())
-		w.must(ctx.Err())
-		time.Sleep(ttl / 3)
-		w.owned(lease, 3) // the server that lost it was asked again
-		if n := renewed.Load(); n != 2 {
-			w.Errorf("%d Renewed events in two thirds of a TTL", n)
-		}
-		w.occupy(1, 2) // a majority is gone at once
-		start := time.Now()
-		w.ends(ctx.Done())
-		if d := time.Since(start); d > ttl/3+20*time.Millisecond {
-			w.Errorf("lost after %v", d)
-		}
-		if !errors.Is(context.Cause(ctx), lockkeeper.ErrLost) {
-			w.Errorf("cause %v", context.Cause(ctx))
-		}
-		w.is(lease.Err(), lockkeeper.ErrLost)
-		w.owned(lease, 0) // what was left of it was released
-		w.is(lease.Release(w.Context()), lockkeeper.ErrLost)
-		w.is(lease.Extend(w.Context(), ttl), lockkeeper.ErrLost)
-		if lost.Load() != 1 || released.Load() != 0 {
-			w.Errorf("%d Lost and %d Released events", lost.Load(), released.Load())
-		}
-	})
-}
-
 func TestLeaseSurvivesRollingDataLoss(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		p, q := w.process(), w.process()
@@ -583,148 +508,6 @@ func TestLeaseSurvivesRollingDataLoss(t *testing.T) {
 		if next := w.hold(q.lock()); next.Fence() <= fence {
 			w.Errorf("fence %d after %d", next.Fence(), fence)
 		}
-	})
-}
-
-func TestLateServerJoinsLease(t *testing.T) {
-	onServers(t, 3, func(w *world) {
-		p := w.process()
-		l := p.lock()
-		w.connect(l)
-		p.nets[2].Delay(limit / 2)
-		start := time.Now()
-		lease := w.hold(l)
-		if d := time.Since(start); d > 0 {
-			w.Errorf("with a slow server a lock took %v", d)
-		}
-		w.owned(lease, 2)
-		time.Sleep(limit)
-		w.owned(lease, 3)
-		p.nets[0].Down()
-		time.Sleep(3 * ttl) // now the third server is needed
-		w.must(lease.Err())
-		w.must(lease.Release(w.Context()))
-		p.nets[0].Restore()
-		time.Sleep(2 * ttl)
-
-		// If it answers after the release, what it granted is released.
-		lease = w.hold(l)
-		w.must(lease.Release(w.Context()))
-		time.Sleep(3 * limit / 2) // its answer, and one or two calls of the release: the server may not know the script yet
-		w.clean()
-	})
-}
-
-// TestReleaseCountsServersWithoutLease: Release needs a majority of servers without the lease. A server that has not answered the
-// request yet, or refused it, counts as soon as that is known.
-func TestReleaseCountsServersWithoutLease(t *testing.T) {
-	onServers(t, 3, func(w *world) {
-		p := w.process()
-		l := p.lock()
-		w.loadScripts()
-		w.connect(l)
-		release := func(lease *lockkeeper.Lease, within time.Duration) {
-			w.Helper()
-			p.nets[1].Down()
-			start := time.Now()
-			w.must(lease.Release(w.Context()))
-			if d := time.Since(start); d > within {
-				w.Errorf("the release took %v", d)
-			}
-			p.nets[1].Restore()
-			time.Sleep(4 * ttl)
-		}
-
-		p.nets[2].Delay(limit / 2)
-		release(w.hold(l), limit) // the third server has not answered yet
-		w.clean()
-		p.nets[2].Delay(0)
-
-		p.nets[2].Break("evalsha", 1, faultnet.SwallowReply)
-		lease := w.hold(l)
-		time.Sleep(limit)
-		w.owned(lease, 3)
-		release(lease, 0) // its answer was lost, and what it granted is released
-		w.clean()
-
-		w.occupy(2)
-		lease = w.hold(l)
-		w.owned(lease, 2)
-		release(lease, 0) // another holder has it there
-	})
-}
-
-func TestExtendNeedsMajority(t *testing.T) {
-	onServers(t, 3, func(w *world) {
-		p := w.process()
-		lease := w.hold(p.lock(fixed))
-		w.owned(lease, 3)
-		p.nets[0].Down()
-		w.must(lease.Extend(w.Context(), 3*ttl))
-		time.Sleep(2 * ttl)
-		w.must(lease.Err())
-		p.nets[2].Blackhole()
-		start := time.Now()
-		err := lease.Extend(w.Context(), 3*ttl)
-		w.is(err, lockkeeper.ErrUnavailable)
-		w.wantReplies(err, "ly-")
-		if d := time.Since(start); d > limit {
-			w.Errorf("Extend took %v", d)
-		}
-		w.must(lease.Err())
-		w.ends(lease.Done())
-		if d := time.Since(start); d > ttl {
-			w.Errorf("the lease was held for %v more", d)
-		}
-		w.is(lease.Extend(w.Context(), ttl), lockkeeper.ErrLost)
-	})
-}
-
-func TestSixteenContendersAllAcquire(t *testing.T) {
-	onServers(t, 5, func(w *world) {
-		const rounds = 5
-		var busy, n int
-		var mu sync.Mutex
-		var all sync.WaitGroup
-		start := time.Now()
-		var longest time.Duration
-		for i := range 16 {
-			p := w.process()
-			for k, net := range p.nets {
-				net.Delay(time.Duration(1+(i*7+k*3)%5) * time.Millisecond) // so that each is first at some server
-			}
-			l := p.lock()
-			all.Go(func() {
-				for range rounds {
-					began := time.Now()
-					lease, err := l.Lock(w.Context())
-					if err != nil {
-						w.Error(err)
-						return
-					}
-					mu.Lock()
-					busy++
-					n++
-					if busy != 1 {
-						w.Error("two holders at once")
-					}
-					longest = max(longest, time.Since(began))
-					mu.Unlock()
-					time.Sleep(time.Millisecond)
-					mu.Lock()
-					busy--
-					mu.Unlock()
-					w.must(lease.Release(w.Context()))
-				}
-			})
-		}
-		all.Wait()
-		w.Logf("%d leases in %v, the longest wait was %v", n, time.Since(start), longest)
-		if n != 16*rounds || time.Since(start) > time.Minute {
-			w.Errorf("%d leases in %v", n, time.Since(start))
-		}
-		time.Sleep(limit)
-		w.clean()
 	})
 }
 
@@ -760,57 +543,6 @@ func TestCloseOneKeeperReleasesLease(t *testing.T) {
 	})
 }
 
-// TestCloseAnyKeeperReleasesLease: closing a keeper releases the lease also if its server has no part of it.
-func TestCloseAnyKeeperReleasesLease(t *testing.T) {
-	for i := range 3 {
-		onServers(t, 3, func(w *world) {
-			p := w.process()
-			w.occupy(1)
-			lease := w.hold(p.lock())
-			w.owned(lease, 2)
-			ctx := lease.Context(w.Context())
-			w.must(p.keepers[i].Close())
-			w.is(lease.Err(), lockkeeper.ErrReleased)
-			if !errors.Is(context.Cause(ctx), lockkeeper.ErrReleased) {
-				w.Errorf("keeper %d: cause %v", i+1, context.Cause(ctx))
-			}
-			w.owned(lease, 0)
-			w.must(lease.Release(w.Context()))
-		})
-	}
-}
-
-func TestAdoptMajorityByToken(t *testing.T) {
-	onServers(t, 3, func(w *world) {
-		w.offsets = []time.Duration{-time.Hour, time.Hour, 0}
-		a, b := w.process(), w.process()
-		first := w.hold(a.lock(fixed))
-		w.owned(first, 3)
-		for _, n := range a.nets {
-			n.Down()
-		}
-		b.nets[2].Down()
-		second, err := b.lock().Adopt(w.Context(), first.Token())
-		w.must(err)
-		if second.Fence() < first.Fence() { // it may be larger: the server whose clock is ahead may have joined late
-			w.Errorf("fence %d became %d", first.Fence(), second.Fence())
-		}
-		time.Sleep(3 * ttl)
-		w.must(second.Err())
-		w.must(second.Release(w.Context()))
-		_, err = b.lock().Adopt(w.Context(), first.Token())
-		w.is(err, lockkeeper.ErrLost)
-		w.wantReplies(err, "ll-")
-
-		// A minority is not enough, and the lease there is left as it was.
-		third := w.hold(b.lock(fixed, func(o *redlock.Options) { o.TTL = time.Hour }))
-		w.servers[0].Del("lock:x")
-		_, err = w.process().lock(func(o *redlock.Options) { o.TTL = time.Hour }).Adopt(w.Context(), third.Token())
-		w.is(err, lockkeeper.ErrLost)
-		w.owned(third, 1)
-	})
-}
-
 // TestFencesRiseDespiteClockSkew: each majority shares a server with the one before, whose clock may be behind.
 func TestFencesRiseDespiteClockSkew(t *testing.T) {
 	onServers(t, 3, func(w *world) {
@@ -828,33 +560,6 @@ func TestFencesRiseDespiteClockSkew(t *testing.T) {
 			w.must(lease.Release(w.Context()))
 			away.Restore()
 			time.Sleep(2 * ttl)
-		}
-	})
-}
-
-// TestFenceAgreedInOneRoundTrip: one round trip is enough when the servers' clocks are known.
-func TestFenceAgreedInOneRoundTrip(t *testing.T) {
-	onServers(t, 3, func(w *world) {
-		w.offsets = []time.Duration{30 * time.Millisecond, 0, -20 * time.Millisecond}
-		p := w.process()
-		l := p.lock()
-		count := func() (n int) {
-			for _, net := range p.nets {
-				net.ResetCount()
-			}
-			w.connect(l)
-			for _, net := range p.nets {
-				n += net.Scripts()
-			}
-			return n
-		}
-		w.loadScripts()
-		w.connect(l)
-		time.Sleep(5 * time.Second)
-		for range 5 {
-			if n := count(); n != 6 {
-				w.Errorf("%d scripts for a lock and its release on three servers", n)
-			}
 		}
 	})
 }

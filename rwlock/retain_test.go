@@ -94,40 +94,6 @@ func TestRetainedReadsShareOneLease(t *testing.T) {
 	})
 }
 
-// TestNewObjectForEachRead checks that the process retains a lease of the name, not of the object by which it was acquired.
-func TestNewObjectForEachRead(t *testing.T) {
-	retains(t, func(_ *embedded.Server, p, _ *retainer) {
-		made := func() *rwlock.Lock {
-			l, err := rwlock.New(p.Keeper, "x", &rwlock.Options{Retain: true})
-			p.Must(err)
-			return l
-		}
-		read := func(acquire func(*rwlock.Lock) (*lockkeeper.Lease, error)) {
-			l, err := acquire(made())
-			p.Must(err)
-			p.Leave(l)
-		}
-		lock := func(l *rwlock.Lock) (*lockkeeper.Lease, error) { return l.RLock(ctx) }
-		read(lock) // it subscribes
-		synctest.Wait()
-		read(lock) // it retains
-		for what, acquire := range map[string]func(*rwlock.Lock) (*lockkeeper.Lease, error){
-			"RLock": lock, "TryRLock": func(l *rwlock.Lock) (*lockkeeper.Lease, error) { return l.TryRLock(ctx) },
-		} {
-			if n := p.Scripts(func() {
-				for range 100 {
-					read(acquire)
-				}
-			}); n != 0 {
-				t.Errorf("100 times %s of a new object took %d scripts", what, n)
-			}
-		}
-		w, err := made().TryLock(ctx) // it gives back what the process retains
-		p.Must(err)
-		p.Leave(w)
-	})
-}
-
 func TestRetainedLeaseIsRecalledByWriter(t *testing.T) {
 	retains(t, func(_ *embedded.Server, p, other *retainer) {
 		inside := p.Retained()
@@ -225,68 +191,6 @@ func TestNothingIsGrantedInsideWithoutSubscription(t *testing.T) {
 			t.Error("not granted inside with a new subscription")
 		}
 		p.Leave(inside)
-	})
-}
-
-func TestRetainedLeaseIsLostWithItsReaders(t *testing.T) {
-	retains(t, func(s *embedded.Server, p, other *retainer) {
-		inside, inside2 := p.Retained(), p.Enter()
-		work := inside.Context(ctx)
-		s.Mini.FlushAll()
-		other.Leave(<-other.Waits())
-		time.Sleep(retainedTTL / 2)
-		for _, err := range []error{inside.Err(), inside2.Err(), context.Cause(work), inside.Release(ctx)} {
-			if !errors.Is(err, lockkeeper.ErrLost) {
-				t.Errorf("not lost: %v", err)
-			}
-		}
-		p.Must(inside.Release(ctx))
-		if err := inside2.Release(ctx); !errors.Is(err, lockkeeper.ErrLost) {
-			t.Errorf("not lost: %v", err)
-		}
-		p.Leave(p.Enter())
-	})
-}
-
-func TestCloseEndsRetainedReads(t *testing.T) {
-	retains(t, func(_ *embedded.Server, p, other *retainer) {
-		inside := p.Retained()
-		work := inside.Context(ctx)
-		p.Must(p.Close())
-		if !errors.Is(inside.Err(), lockkeeper.ErrReleased) || !errors.Is(context.Cause(work), lockkeeper.ErrReleased) {
-			t.Errorf("%v, %v", inside.Err(), context.Cause(work))
-		}
-		if _, err := p.RLock(ctx); !errors.Is(err, lockkeeper.ErrClosed) {
-			t.Errorf("RLock of a closed keeper: %v", err)
-		}
-		p.Must(inside.Release(ctx))
-		l, err := other.TryLock(ctx)
-		p.Must(err)
-		other.Leave(l)
-	})
-}
-
-func TestWriterOfSameProcessPrecedesRetainedReads(t *testing.T) {
-	retains(t, func(_ *embedded.Server, p, _ *retainer) {
-		inside := p.Retained()
-		if _, err := p.TryLock(ctx); !errors.Is(err, lockkeeper.ErrNotAcquired) {
-			t.Errorf("TryLock with a reader inside: %v", err)
-		}
-		write := p.Waits()
-		if p.LocalNow() {
-			t.Error("a reader passes a writer of its process")
-		}
-		p.Leave(inside)
-		if !retaining.IsGranted(write) {
-			t.Fatal("the writer waits with nobody inside")
-		}
-		p.Leave(<-write)
-
-		time.Sleep(time.Minute)
-		p.Leave(p.Retained())
-		l, err := p.TryLock(ctx)
-		p.Must(err)
-		p.Leave(l)
 	})
 }
 
