@@ -2,6 +2,7 @@ package explore
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,7 +16,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestStoreMatchesServer runs the same calls on a store and on the embedded server, and compares replies, messages and all data.
+// TestStoreMatchesServer runs the same calls on a store and on the embedded server, and compares replies, messages and all data: a
+// hundred times with -explore, else thirty.
 func TestStoreMatchesServer(t *testing.T) {
 	mini := miniredis.RunT(t)
 	mini.ClockTTL(true)
@@ -32,6 +34,10 @@ func TestStoreMatchesServer(t *testing.T) {
 			mu.Unlock()
 		}
 	}()
+	if checks := flag.Lookup("rapid.checks").Value; !*large && checks.String() == "100" {
+		_ = checks.Set("30")
+		defer func() { _ = checks.Set("100") }()
+	}
 	rapid.Check(t, func(r *rapid.T) {
 		mini.FlushAll()
 		c := &config{requests: maxRequests, keeperOf: together}
