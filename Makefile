@@ -65,7 +65,7 @@ faults: ## real servers and processes that fail; a minute of random faults
 	SOAK=1m $(GOTEST) -count=1 -v ./faults
 
 soak: ## random faults for SOAK, with what is in use at the end of each round
-	SOAK=$(SOAK) go test -count=1 -timeout 0 -v -run '^TestSoak$$' ./faults
+	SOAK=$(SOAK) $(GOTEST) -count=1 -timeout 0 -v -run '^TestSoak$$' ./faults
 SOAK ?= 10m
 
 fuzz: ## every fuzz target for FUZZTIME
@@ -99,7 +99,7 @@ demo:
 recording: ## the animation of the README, from a run of the demo on this machine
 	go run ./internal/cli/demo/record docs/img/demo.svg
 
-versions: ## all tests on real servers, on each server version that the README names; VERSIONS, PACKAGES and ARGS narrow it down
+versions: ## all tests on real servers, and the scripts against their models, on each server version that the README names; VERSIONS, PACKAGES and ARGS narrow it down
 	GOTEST='$(GOTEST)' tools/versions
 
 # The first Go that go.mod lets in. It need not be installed: the go command fetches it.
