@@ -71,6 +71,10 @@
 //   - *[NotAcknowledgedError]: the keeper has [Options.ReplicaAck], and replicas did not acknowledge the grant in time,
 //   - an error reply of Redis that requires intervention, such as NOPERM or OOM, which is returned at once.
 //
+// With [Options] LongWait the keeper logs a warning when a call has waited for longer than that. The warning names the lock, its
+// holder, and since when it is held, for which the keeper asks the server once. However many calls wait for a lock, one warning is
+// logged per LongWait.
+//
 // [LockAll] acquires several locks, all or none. [Locker] is the interface that locks of all kinds have in common.
 //
 // # Do
@@ -98,12 +102,16 @@
 // a round trip per 500 entries, and make up to three attempts. An entry that is added or removed meanwhile may be missing. The
 // error matches ctx.Err(), [ErrUnavailable] or [ErrClosed], or is an error reply of Redis.
 //
+// The owner of an entry is the label of its keeper ([Options] Owner). It is stored in Redis once per keeper, with the first request
+// and every ten minutes of use, for 24 hours at a time.
+//
 // # Clocks
 //
 // The server uses its own clock: every change of a lock is one Lua script, and the only time in it is Redis TIME. The process
 // uses its monotonic clock: a lease is valid until a deadline that is counted from before the request was sent, less a margin
 // for drift, so a holder never trusts the lease for longer than the server keeps it. Wall clocks are not used and need not
-// agree.
+// agree. If the server's clock is set back, fences keep rising as long as the metadata of the name is there, which is kept for at
+// least half of MetadataTTL after its last use; not every use extends its expiry.
 //
 // The exception is a process that is suspended together with its monotonic clock, as in a paused virtual machine: until its
 // next renewal is answered, it trusts a lease that may have ended. Then only the fence protects.

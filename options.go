@@ -28,26 +28,24 @@ const (
 
 // Options are the settings of a keeper. Nil, and the zero value of each field, mean the defaults. New copies them.
 type Options struct {
-	// Prefix precedes every name in Redis keys. All processes that share a lock must use the same prefix. Default "lock:".
+	// Prefix precedes every name in Redis keys. All processes that share a lock must use the same prefix. At most 1024 bytes.
+	// Default "lock:".
 	Prefix string
 
-	// NoPrefix uses no prefix, so that the key of a mutex is its name, for example to share it with another library.
-	// Prefix must then be empty.
+	// NoPrefix makes the name of a mutex its key, for example to share it with another library. Prefix must then be empty. Default
+	// false.
 	NoPrefix bool
 
-	// HeartbeatInterval is how often waiters send heartbeats to the server. It is also the maximum delay with which a waiter
-	// is granted the lock after a wake-up was lost, or after another library released the lock. From 10 ms to 1 h. Default
-	// 2 s, or a third of HeartbeatTimeout if only that is set.
+	// HeartbeatInterval is how often waiters send heartbeats, and so the longest delay after a lost wake-up, or after another library
+	// released the lock. From 10 ms to 1 h. Default 2 s, or a third of HeartbeatTimeout if only that is set.
 	HeartbeatInterval time.Duration
 
-	// HeartbeatTimeout is how long the server keeps a waiter after its last heartbeat. Frozen waiters delay the queue by at
-	// most this time in total. At least twice HeartbeatInterval and at most 24 h. Default 6 s, or three times
-	// HeartbeatInterval if that is set.
+	// HeartbeatTimeout is how long the server keeps a waiter after its last heartbeat, and so how long frozen waiters can delay a
+	// queue in total. At least twice HeartbeatInterval, at most 24 h. Default 6 s, or 3 * HeartbeatInterval if that is set.
 	HeartbeatTimeout time.Duration
 
-	// MetadataTTL is how long the metadata of an unused name is kept in Redis, or at least half as long, since not every use
-	// extends its expiry. If keepers differ, the shortest of theirs counts. The metadata keeps fences in order even if the
-	// server's clock is set back. From 1 min to 365 days. Default 1 h.
+	// MetadataTTL is how long the metadata of an unused name is kept in Redis, or at least half as long. If keepers differ, the
+	// shortest counts. See "Clocks" in the package comment. From 1 min to 365 days. Default 1 h.
 	MetadataTTL time.Duration
 
 	// Retry controls how requests that failed with a transient error are retried.
@@ -56,20 +54,18 @@ type Options struct {
 	// ReplicaAck makes acquisitions wait until replicas have the grant. Default: no waiting.
 	ReplicaAck ReplicaAck
 
-	// Hooks are called on events, for metrics and traces.
+	// Hooks are called on events, for metrics and traces. Default: none.
 	Hooks Hooks
 
-	// Owner is a label of the keeper that Holder, Holders and Waiters show to people. It is stored in Redis once per keeper,
-	// with the first request and every ten minutes of use, for 24 hours at a time. At most 256 bytes of printable UTF-8.
-	// Default: the host's name, the process id and the program's name, as in "web-1:4711 invoiced".
+	// Owner is a label of the keeper that Holder, Holders and Waiters show to people. At most 256 bytes of printable UTF-8. Default
+	// the host's name, the process id and the program's name, as in "web-1:4711 invoiced".
 	Owner string
 
-	// NoOwner stores no label of the keeper. Owner must then be empty.
+	// NoOwner stores no label of the keeper. Owner must then be empty. Default false.
 	NoOwner bool
 
-	// LongWait makes the keeper log a warning when a call has waited for longer than this. The warning names the lock, its
-	// holder, and since when it is held, for which the keeper asks the server once. However many calls wait for a lock, one
-	// warning is logged per LongWait. From 10 ms to 365 days. Default 0: nothing is logged.
+	// LongWait makes the keeper log a warning when a call has waited for longer than this; see "Acquiring" in the package comment.
+	// From 10 ms to 365 days. Default 0: nothing is logged.
 	LongWait time.Duration
 
 	// Logger receives warnings that need attention: a missing permission, a subscription that had to be replaced. Default
@@ -81,17 +77,19 @@ type Options struct {
 // be established, a server that is starting, failing over or moving a slot. Errors that require intervention (missing
 // permission, wrong password, out of memory, a key of another type) are returned at once. Lockkeeper retries requests
 // itself, with exponential backoff and jitter, and disables the retries of go-redis for them, because it knows which
-// requests may have run already.
+// requests may have run already. TryLock, Holders and Waiters are retried at most twice; renewals and releases until the lease
+// expires.
 type RetryPolicy struct {
 	// MinBackoff and MaxBackoff are the first and the longest pause between attempts; each pause is varied at random by up to
 	// half. From 1 ms to 1 h. MinBackoff defaults to 10 ms, or to MaxBackoff if that is shorter; MaxBackoff to 1 s, or to
 	// MinBackoff if that is longer.
 	MinBackoff, MaxBackoff time.Duration
 
-	// MaxElapsed is how long Lock, Extend and Adopt retry without an answer before they return the error, unless ctx ends
-	// earlier; a waiting Lock counts from the first heartbeat that failed. Of several calls of a process that want one mutex or
-	// redlock one asks, and those behind it count as well while it has no answer. A negative value means no limit. Default 10 s.
-	// TryLock, Holders and Waiters are retried at most twice. Renewals and releases are retried until the lease expires.
+	// MaxElapsed is how long Lock, Extend and Adopt retry without an answer before they return the error, unless ctx ends earlier. A
+	// negative value means no limit. Default 10 s.
+	//
+	// A waiting Lock counts from the first heartbeat that failed. Of several calls of a process that want one mutex or redlock one
+	// asks, and those behind it count as well while it has no answer.
 	MaxElapsed time.Duration
 }
 
@@ -104,16 +102,18 @@ type RetryPolicy struct {
 // that. Each acquisition takes two more round trips, one of which includes the replication, on a connection of the client's
 // main pool, which must have one available. (https://redis.io/docs/latest/commands/wait/)
 type ReplicaAck struct {
-	// Replicas is the number of replicas that must have the grant.
+	// Replicas is the number of replicas that must have the grant. Not negative. Default 0.
 	Replicas int
 
-	// Majority requires that more than half of the replicas have the grant. It counts the maximum number of replicas that the
-	// primary was seen to have since the keeper was created, so a disconnected one counts. A primary without replicas then
-	// cannot grant anything. If Replicas is set too, both conditions must hold.
+	// Majority requires that more than half of the replicas have the grant. If Replicas is set too, both conditions must hold.
+	// Default false.
+	//
+	// It counts the maximum number of replicas that the primary was seen to have since the keeper was created, so a disconnected one
+	// counts. A primary without replicas then cannot grant anything.
 	Majority bool
 
 	// Fsync requires that the primary and those replicas have the grant on disk. It needs Redis 7.2 and appendonly on each of
-	// them. (https://redis.io/docs/latest/commands/waitaof/)
+	// them (https://redis.io/docs/latest/commands/waitaof/). Default false.
 	Fsync bool
 
 	// Timeout is how long to wait, at least 1 ms. It must be shorter than the TTL of every lock and than the client's

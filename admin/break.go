@@ -10,10 +10,17 @@ import (
 
 // BreakOptions say what Break ends, and why. Exactly one of Token and All must be set, so they must not be nil.
 type BreakOptions struct {
-	Token  string // of one holder or waiter
-	All    bool   // all holders and waiters; Token must be empty
-	Reason string // why, for the holders, the waiters and the log: printable text of at most 256 bytes
-	By     string // who breaks the lock, likewise. Default: the lockkeeper.Options.Owner of the keeper, or its ID if it has no Owner
+	// Token is that of the holder or waiter to end. Default "": All must be set.
+	Token string
+
+	// All ends all holders and waiters. Token must then be empty. Default false.
+	All bool
+
+	// Reason says why, to the holders, the waiters and the log. Printable text of at most 256 bytes. Default "".
+	Reason string
+
+	// By says who breaks the lock, likewise. Default the [lockkeeper.Options] Owner of the keeper, or its ID if it has no Owner.
+	By string
 }
 
 // BreakResult is what Break ended.

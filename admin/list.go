@@ -30,17 +30,17 @@ type ListOptions struct {
 	// Match is a pattern that names must match, as that of the command KEYS. Default: every name.
 	Match string
 
-	// WaitingLonger lists only locks with a waiter that has waited for longer than this. Default 0: all.
+	// WaitingLonger lists only locks with a waiter that has waited for longer than this. Not negative. Default 0: all locks.
 	WaitingLonger time.Duration
 
-	// Batch is the number of keys that the server looks at in one step. Default 500.
+	// Batch is the number of keys that the server looks at in one step. From 1 to 10,000. Default 500.
 	Batch int
 
-	// Owners says that LockSummary.Owner is wanted. It takes a GET for each keeper that is found.
+	// Owners fills in LockSummary.Owner, with a GET for each keeper that is found. Default false.
 	Owners bool
 
-	// Progress, if set, is called after each step with the number of keys that were looked at so far, and the approximate number
-	// of all keys. At the end the two are equal. It needs the command DBSIZE.
+	// Progress is called after each step with the number of keys that were looked at so far, and the approximate number
+	// of all keys; at the end the two are equal. It needs the command DBSIZE. Default: none.
 	Progress func(scanned, total int64)
 }
 

@@ -96,7 +96,7 @@ func TestWatch(t *testing.T) {
 				t.Errorf("%s after %v", want, d)
 			}
 		}
-		const interval = election.DefaultWatchInterval
+		const interval = 2 * time.Second // the default of WatchInterval
 		ctx, cancel := context.WithCancel(t.Context())
 		next, stop := changes(ctx, newElection(t, newFair(t, labelled(t, s, "observer")), nil))
 		defer stop()

@@ -9,10 +9,10 @@ import (
 
 // The defaults of Options.
 const (
-	DefaultMinBackoff    = 100 * time.Millisecond
-	DefaultMaxBackoff    = 5 * time.Second
-	DefaultWatchInterval = 2 * time.Second
-	DefaultLongStepDown  = 10 * time.Second
+	defaultMinBackoff    = 100 * time.Millisecond
+	defaultMaxBackoff    = 5 * time.Second
+	defaultWatchInterval = 2 * time.Second
+	defaultLongStepDown  = 10 * time.Second
 )
 
 // Options are the settings of an election. Nil, and the zero value of each field, mean the defaults. New copies them.
@@ -42,19 +42,19 @@ func (o *Options) withDefaults() (Options, error) {
 		all = *o
 	}
 	if all.MinBackoff == 0 && all.MaxBackoff == 0 {
-		all.MinBackoff, all.MaxBackoff = DefaultMinBackoff, DefaultMaxBackoff
+		all.MinBackoff, all.MaxBackoff = defaultMinBackoff, defaultMaxBackoff
 	}
 	if all.MinBackoff == 0 {
-		all.MinBackoff = min(DefaultMinBackoff, all.MaxBackoff)
+		all.MinBackoff = min(defaultMinBackoff, all.MaxBackoff)
 	}
 	if all.MaxBackoff == 0 {
-		all.MaxBackoff = max(DefaultMaxBackoff, all.MinBackoff)
+		all.MaxBackoff = max(defaultMaxBackoff, all.MinBackoff)
 	}
 	if all.WatchInterval == 0 {
-		all.WatchInterval = DefaultWatchInterval
+		all.WatchInterval = defaultWatchInterval
 	}
 	if all.LongStepDown == 0 {
-		all.LongStepDown = DefaultLongStepDown
+		all.LongStepDown = defaultLongStepDown
 	}
 	if all.Logger == nil {
 		all.Logger = slog.Default()

@@ -53,10 +53,10 @@ func TestDefaultsMatchDocs(t *testing.T) {
 		is, named time.Duration
 		said      string
 	}{
-		"MinBackoff":    {o.MinBackoff, DefaultMinBackoff, first},
-		"MaxBackoff":    {o.MaxBackoff, DefaultMaxBackoff, longest},
-		"WatchInterval": {o.WatchInterval, DefaultWatchInterval, interval},
-		"LongStepDown":  {o.LongStepDown, DefaultLongStepDown, long},
+		"MinBackoff":    {o.MinBackoff, defaultMinBackoff, first},
+		"MaxBackoff":    {o.MaxBackoff, defaultMaxBackoff, longest},
+		"WatchInterval": {o.WatchInterval, defaultWatchInterval, interval},
+		"LongStepDown":  {o.LongStepDown, defaultLongStepDown, long},
 	} {
 		if said := parse(t, x.said); x.is != said || x.named != said {
 			t.Errorf("%s is %v, its constant %v, and docs/options.md says %q", option, x.is, x.named, x.said)
@@ -96,8 +96,8 @@ func TestDerivedDefaults(t *testing.T) {
 	for _, x := range []struct{ set, want Options }{
 		{Options{MinBackoff: time.Minute}, Options{MinBackoff: time.Minute, MaxBackoff: time.Minute}},
 		{Options{MaxBackoff: time.Millisecond}, Options{MinBackoff: time.Millisecond, MaxBackoff: time.Millisecond}},
-		{Options{MinBackoff: time.Second}, Options{MinBackoff: time.Second, MaxBackoff: DefaultMaxBackoff}},
-		{Options{MaxBackoff: time.Minute}, Options{MinBackoff: DefaultMinBackoff, MaxBackoff: time.Minute}},
+		{Options{MinBackoff: time.Second}, Options{MinBackoff: time.Second, MaxBackoff: defaultMaxBackoff}},
+		{Options{MaxBackoff: time.Minute}, Options{MinBackoff: defaultMinBackoff, MaxBackoff: time.Minute}},
 	} {
 		o, err := x.set.withDefaults()
 		if err != nil || o.MinBackoff != x.want.MinBackoff || o.MaxBackoff != x.want.MaxBackoff {

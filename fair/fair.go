@@ -11,10 +11,16 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// Options are the settings of a fair lock. Package [lockkeeper] documents the fields.
+// Options are the settings of a fair lock. Nil, and the zero value of each field, mean the defaults. New copies them.
 type Options struct {
-	TTL         time.Duration
-	NoRenewal   bool
+	// TTL is how long a lease lasts without renewal, and so how long a crashed holder keeps others out. From 10 ms to 365 days.
+	// Default 30 s ([lockkeeper.DefaultTTL]).
+	TTL time.Duration
+
+	// NoRenewal makes a lease end after TTL unless it is extended. Default false: it is renewed after each third of TTL.
+	NoRenewal bool
+
+	// MaxLifetime bounds how long a lease lasts, however often it is renewed or extended. At least TTL. Default 0: no bound.
 	MaxLifetime time.Duration
 }
 

@@ -26,7 +26,9 @@
 // Pages show names, owners and queues to everybody who reaches them, so set Options.Authorize or mount the handler behind
 // something that authenticates. Pages never contain tokens. They are read-only unless Options.AllowBreak is set. Then users
 // whom this function allows can break locks, that is, end leases and remove waiters, by requests from the handler's own pages
-// (http.CrossOriginProtection). Each such request is logged.
+// (http.CrossOriginProtection). The function returns the user's name, for the log and as the By of package admin's BreakOptions. It
+// is called after Authorize, for the page of a name and for each request to break. If it returns an error, the page has no buttons,
+// and the answer to the request is 403 with the text of the error. Each request to break is logged.
 //
 // Pages use no content of other origins and no inline scripts or styles, and forbid both with a Content-Security-Policy.
 package inspector

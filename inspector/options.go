@@ -10,29 +10,26 @@ import (
 
 // The defaults of Options.
 const (
-	DefaultTitle    = "Locks"
-	DefaultMaxNames = 5000
-	DefaultInterval = time.Second
+	defaultTitle    = "Locks"
+	defaultMaxNames = 5000
+	defaultInterval = time.Second
 )
 
 // Options are the settings of a handler. Nil, and the zero value of each field, mean the defaults. New copies them.
 type Options struct {
-	// Authorize is called for every request, those for scripts and styles included. If it returns an error, the answer is 403
-	// with the text of the error. Default nil: every request is allowed. It is called concurrently.
+	// Authorize is called for every request, those for scripts and styles included, concurrently. If it returns an error, the answer
+	// is 403 with its text. Default nil: every request is allowed.
 	Authorize func(r *http.Request) error
 
-	// AllowBreak lets users break locks: end the leases and remove the waiters of others; see
-	// [github.com/lockkeeper/lockkeeper/admin.Break]. It returns the name of the user who sends the request, for the log and for admin.BreakOptions.By, or an error if this user must not
-	// break locks. Then pages have no button for it, and the answer to a request to break is 403 with the text of the error.
-	// AllowBreak is called after Authorize, for the page of a name as well as for a request to break, and concurrently. Default
-	// nil: nobody may break locks.
+	// AllowBreak returns the name of the user who sends a request if that user may break locks, or else an error; see "Security" in
+	// the package comment. It is called concurrently. Default nil: nobody may break locks.
 	AllowBreak func(r *http.Request) (user string, err error)
 
 	// Title is the heading of the pages, for example the name of the deployment. At most 100 bytes. Default "Locks".
 	Title string
 
-	// Server is what the pages say they show, beside the keeper's prefix. At most 200 bytes. Default the address of the keeper's client,
-	// without user and password.
+	// Server is what the pages say they show, beside the keeper's prefix. At most 200 bytes. Default the address of the keeper's
+	// client, without user and password.
 	Server string
 
 	// MaxNames is the maximum number of names that are read for the list. If there are more, the page says so; a search then
@@ -53,13 +50,13 @@ func (o *Options) withDefaults() (Options, error) {
 		c = *o
 	}
 	if c.Title == "" {
-		c.Title = DefaultTitle
+		c.Title = defaultTitle
 	}
 	if c.MaxNames == 0 {
-		c.MaxNames = DefaultMaxNames
+		c.MaxNames = defaultMaxNames
 	}
 	if c.Interval == 0 {
-		c.Interval = DefaultInterval
+		c.Interval = defaultInterval
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()

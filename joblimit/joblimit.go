@@ -34,18 +34,18 @@ import (
 
 // The defaults of Options.
 const (
-	DefaultPrefix     = "job:"
-	DefaultRetryAfter = time.Second
+	defaultPrefix     = "job:"
+	defaultRetryAfter = time.Second
 )
 
-// Options are the settings of a limiter. Nil, and the zero value of each field, mean the defaults.
+// Options are the settings of a limiter. Nil, and the zero value of each field, mean the defaults. They are copied.
 type Options struct {
 	// Prefix precedes each key in the name of its lock. Limiters of the same constructor and prefix share the limit of a key, and
 	// so do those of Rate and ConcurrentRate; others never do. Default "job:".
 	Prefix string
 
-	// MaxWait is how long Do waits for its turn before it postpones the job; it occupies the worker meanwhile. If a rate limit
-	// cannot have a permit within that time, the job is postponed at once. Not negative. Default 0: Do does not wait.
+	// MaxWait is how long Do waits for its turn, in the worker, before it postpones the job; at once if a rate limit cannot have a
+	// permit within that time. Not negative. Default 0: Do does not wait.
 	MaxWait time.Duration
 
 	// RetryAfter is the least time for which a job is postponed; it is longer if a rate limit has no permit before. Up to half
@@ -180,10 +180,10 @@ func newLimiter(opts *Options, check func(Options) error, open func(name string,
 		o = *opts
 	}
 	if o.Prefix == "" {
-		o.Prefix = DefaultPrefix
+		o.Prefix = defaultPrefix
 	}
 	if o.RetryAfter == 0 {
-		o.RetryAfter = DefaultRetryAfter
+		o.RetryAfter = defaultRetryAfter
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()

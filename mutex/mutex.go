@@ -15,46 +15,24 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// Options are the settings of a mutex. Package [lockkeeper] documents the first three fields.
+// Options are the settings of a mutex. Nil, and the zero value of each field, mean the defaults. New copies them.
 type Options struct {
-	TTL         time.Duration
-	NoRenewal   bool
+	// TTL is how long a lease lasts without renewal, and so how long a crashed holder keeps others out. From 10 ms to 365 days.
+	// Default 30 s ([lockkeeper.DefaultTTL]).
+	TTL time.Duration
+
+	// NoRenewal makes a lease end after TTL unless it is extended. Default false: it is renewed after each third of TTL.
+	NoRenewal bool
+
+	// MaxLifetime bounds how long a lease lasts, however often it is renewed or extended. At least TTL. Default 0: no bound.
 	MaxLifetime time.Duration
 
-	// Retain makes the process keep the lease at the server when its holder releases the mutex. The process then grants the
-	// mutex to its own callers, one after the other, without asking the server, until another process asks for the mutex. Use it
-	// where one process takes the same mutex again and again. Default false.
-	//
-	// One caller holds the mutex at a time, as always, and the waiting callers of this process are served in order. The leases
-	// that they get are turns of one lease at the server: they have its token, deadline and fence, and a turn is lost if that
-	// lease is lost. So a store must accept equal fences, and cannot reject a late write of an earlier turn of the same process:
-	// a holder must not release the mutex before its writes have been answered. If that cannot be ensured, do not set Retain.
-	//
-	// The TTL of the lease at the server is the shorter of TTL and 5 s. The lease is renewed while it is used, and released when
-	// it has not been used for that time.
-	//
-	// Another process that waits makes the server recall the lease: the current holder keeps the mutex until it calls Release,
-	// which then releases the lease at the server, and no further turn is granted. If the process is frozen or cut off, the
-	// others wait until the lease has expired. Without a subscription no turns are granted. TryLock of another process fails and
-	// recalls the lease, so that the next TryLock succeeds if nobody holds the mutex. TryLock of this process does not ask the
-	// server while the mutex is held in this process.
-	//
-	// After a recall the process retains no lease of the name for about nine times as long as the recall took, at least 20 ms and
-	// at most a minute, and afterwards only if it takes the mutex about 20 times as often as it is recalled. A keeper retains
-	// leases of at most 10,000 names, those that it used last.
-	//
-	// Other libraries that use the same key cannot recall a lease: for them the mutex is held until it has not been used for the
-	// lease's TTL. Do not set Retain where they contend. Retain cannot be set together with NoRenewal, MaxLifetime or Yield.
+	// Retain makes the process keep the lease that a holder releases, for its next callers; see "Retained leases" in the package
+	// comment. Not together with NoRenewal, MaxLifetime or Yield. Default false.
 	Retain bool
 
-	// Yield is for a key that clients of other libraries use as well. They ask for it now and then, and while callers of Lockkeeper
-	// wait, who are granted it in the same step in which it is released, they hardly ever find it free. If Yield is set, a release
-	// leaves the key free for so long, unless one has done so within nine times as long before. During that time no process that uses
-	// Lockkeeper is granted the mutex, whatever its options, and TryLock fails with ErrNotAcquired. So others have it at least once in
-	// ten times Yield if that is their longest retry delay, and at most a tenth of the time is lost.
-	//
-	// Set it in all processes, to the longest retry delay of the others, such as 250 ms for redsync. HeartbeatInterval of the keeper is
-	// after how long the mutex is asked for again after another library's holder. From 1 ms to 10 s. Default 0: never.
+	// Yield is how long a release now and then leaves the key free for clients of other libraries; see "Other libraries" in the
+	// package comment. From 1 ms to 10 s. Default 0: never.
 	Yield time.Duration
 }
 

@@ -20,7 +20,7 @@ import (
 // Options are the settings of a job. Nil, and the zero value of each field, mean the defaults. New copies them.
 type Options struct {
 	// TTL is how long the lease lasts without renewal, and so how long after a crash another process may run the job. The
-	// lease is renewed while the job runs. From 10 ms to the period, in whole milliseconds. Default 30 s.
+	// lease is renewed while the job runs. From 10 ms to the period. Default 30 s ([lockkeeper.DefaultTTL]).
 	TTL time.Duration
 }
 

@@ -11,10 +11,11 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/views"
 )
 
-// ConcurrentOptions are the settings of a ConcurrentLimiter. There is no Retain: docs/protocol.md says why.
+// ConcurrentOptions are the settings of a ConcurrentLimiter. Nil, and the zero value of each field, mean the defaults.
+// NewConcurrent copies them. There is no Retain: the section "Retained leases" of docs/protocol.md says why.
 type ConcurrentOptions struct {
-	// TTL is how long a lease lasts without renewal, and so how long a crashed holder keeps its permits from others. From 10 ms
-	// to 365 days. Default 30 s ([lockkeeper.DefaultTTL]).
+	// TTL is how long a lease lasts without renewal, and so how long a crashed holder keeps others out. From 10 ms to 365 days.
+	// Default 30 s ([lockkeeper.DefaultTTL]).
 	TTL time.Duration
 
 	// NoRenewal makes a lease end after TTL unless it is extended. Default false: it is renewed after each third of TTL.

@@ -78,7 +78,8 @@ type Result struct {
 	Fence uint64
 }
 
-// Options are the settings of a Limiter.
+// Options are the settings of a Limiter. Nil, and the zero value of each field, mean the defaults.
+// New copies them.
 type Options struct {
 	// Retain lets the process take permits ahead, in blocks, and decide without a round trip; see "Permits taken ahead" in the
 	// package comment. Set it alike in all processes of a name. The window is at least MinRetainWindow. Default false.

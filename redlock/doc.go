@@ -53,11 +53,20 @@
 // with this one, so its fence is larger, however much the servers' clocks differ. Usually no further round trip is needed for
 // this, because the request names a fence slightly ahead of all servers' clocks, as far as they are known.
 //
-// # What is not promised
+// # Servers that restart
 //
 // A server that restarts without its data frees its part of the lock. If a majority of the servers does so within one TTL, a
-// second holder can acquire the lock. Options.MinUptime makes a server that has restarted not count for some time. A server
-// whose clock jumps ahead by a TTL ends its part of the lock early, with the same effect.
+// second holder can acquire the lock. With Options.MinUptime the answers of a server do not count until it has run for that time,
+// by its INFO: once the TTL of the leases that it has forgotten has passed, that no longer matters
+// (https://redis.io/docs/latest/develop/use/patterns/distributed-locks/, "delayed restarts"). Set it to the longest TTL, or Extend,
+// that any process uses for the name. It requires the permission to run INFO, and costs one more round trip per acquisition. It
+// relies on the server's wall clock, and does not detect data that was lost without a restart, by FLUSHALL, eviction or a failover
+// to a replica.
+//
+// # What is not promised
+//
+// A majority of the servers that lose their data within one TTL, in a way that MinUptime does not cover, can let a second holder in.
+// A server whose clock jumps ahead by a TTL ends its part of the lock early, with the same effect.
 //
 // As with any lock, a holder that is paused between its last check of the lease and its write can be late. Only a store that
 // checks fences is safe from that (https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html).

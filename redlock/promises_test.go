@@ -3,8 +3,6 @@ package redlock_test
 import (
 	"context"
 	"errors"
-	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -142,15 +140,4 @@ func TestOptionBounds(t *testing.T) {
 			}
 		}
 	})
-}
-
-func TestDefaultMaxRetryDelayMatchesDocs(t *testing.T) {
-	page, err := os.ReadFile("../docs/options.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := regexp.MustCompile("(?m)^\\| `redlock.Options.MaxRetryDelay` \\| (\\d+) (ms) \\|").FindSubmatch(page)
-	if m == nil || string(m[1])+string(m[2]) != redlock.DefaultMaxRetryDelay.String() {
-		t.Errorf("docs/options.md says %q, it is %v", m, redlock.DefaultMaxRetryDelay)
-	}
 }

@@ -13,15 +13,20 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// DefaultMaxRetryDelay is the default of Options.MaxRetryDelay.
-const DefaultMaxRetryDelay = 250 * time.Millisecond
+// defaultMaxRetryDelay is the default of Options.MaxRetryDelay.
+const defaultMaxRetryDelay = 250 * time.Millisecond
 
-// Options are the settings of a lock. Package [lockkeeper] documents TTL, NoRenewal and MaxLifetime.
+// Options are the settings of a lock. Nil, and the zero value of each field, mean the defaults. New copies them.
 type Options struct {
+	// TTL is how long a lease lasts without renewal, and so how long a crashed holder keeps others out. From 10 ms to 365 days.
+	// Default 30 s ([lockkeeper.DefaultTTL]).
 	TTL time.Duration
-	// NoRenewal makes leases end after TTL unless they are extended. A lease that is not renewed is held only at the servers
-	// that granted it at first: the others are not asked again.
-	NoRenewal   bool
+
+	// NoRenewal makes a lease end after TTL unless it is extended; servers that did not grant it at first are not asked again.
+	// Default false: it is renewed after each third of TTL.
+	NoRenewal bool
+
+	// MaxLifetime bounds how long a lease lasts, however often it is renewed or extended. At least TTL. Default 0: no bound.
 	MaxLifetime time.Duration
 
 	// ServerTimeout is how long, at each step, a call waits for the answers of servers that a majority needs. From 1 ms to half
@@ -29,15 +34,11 @@ type Options struct {
 	ServerTimeout time.Duration
 
 	// MaxRetryDelay bounds the average pause between two attempts while another holder has the lock. The average grows from 10
-	// ms; each pause is varied at random by up to half. From 10 ms to 1 h. Default 250 ms ([DefaultMaxRetryDelay]).
+	// ms; each pause is varied at random by up to half. From 10 ms to 1 h. Default 250 ms.
 	MaxRetryDelay time.Duration
 
-	// MinUptime is how long a server must have run, by its INFO, before its answers count. A server that restarted without its
-	// data does not know the leases that it granted before; once their TTL has passed, that no longer matters
-	// (https://redis.io/docs/latest/develop/use/patterns/distributed-locks/, "delayed restarts"). From TTL to 365 days; it
-	// should be the longest TTL, or Extend, that any process uses for this name. It requires the permission to run INFO, and
-	// costs one more round trip per acquisition. It does not detect data lost without a restart, by FLUSHALL, eviction or a
-	// failover to a replica, and it relies on the server's wall clock. Default 0: a server counts at once.
+	// MinUptime is how long a server must have run before its answers count; see "Servers that restart" in the package comment.
+	// From TTL to 365 days. Default 0: a server counts at once.
 	MinUptime time.Duration
 }
 
@@ -68,7 +69,7 @@ func New(keepers []*lockkeeper.Keeper, name string, opts *Options) (*Lock, error
 		o.TTL = lockkeeper.DefaultTTL
 	}
 	if o.MaxRetryDelay == 0 {
-		o.MaxRetryDelay = DefaultMaxRetryDelay
+		o.MaxRetryDelay = defaultMaxRetryDelay
 	}
 	var servers []*keeper.Keeper
 	ids := make([]string, len(keepers))

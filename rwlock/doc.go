@@ -13,9 +13,12 @@
 //
 // Writers are preferred: readers that arrive while a writer waits queue behind it, so the writer is admitted as soon as the
 // earlier readers have released their leases or these have ended. Writers are granted the lock in order of arrival among
-// themselves, and so are readers. So that readers do not starve either, Options.MaxWriterStreak bounds how many consecutive
-// writers may overtake waiting readers; after that, all readers that wait at the time go first. TryLock is refused while
-// anybody waits, and TryRLock while a writer waits.
+// themselves, and so are readers. TryLock is refused while anybody waits, and TryRLock while a writer waits.
+//
+// So that readers do not starve either, Options.MaxWriterStreak bounds how many consecutive writers may overtake waiting readers;
+// after that, all readers that wait at the time go first. With 1, one writer and the waiting readers alternate. The count starts
+// again when a writer overtakes nobody, not when readers were granted the lock in between. If processes differ, the value of the
+// writer that is granted the lock counts.
 //
 // # Leases
 //
@@ -26,6 +29,24 @@
 // [Lock.Downgrade] converts a write lease into a read lease, without a gap in between. [Lock.Upgrade] converts a read lease
 // into a write lease, when no other reader is left. A caller that waits for a write lease in another way while it holds a read
 // lease of the same lock waits for itself.
+//
+// # Retained leases
+//
+// With Options.Retain a process keeps a read lease at the server when its readers release the lock, and grants read leases to its
+// own callers, without asking the server, until somebody waits to write. Use it where a process reads much more often than anybody
+// writes.
+//
+// The read leases that are granted in this way share the lease at the server: they have its token, fence and deadline, and are lost
+// together. The TTL of the lease at the server is the shorter of TTL and 5 s. It is renewed while it is used, and released when it
+// has not been used for that time.
+//
+// A writer that has to wait makes the server recall the lease: the process admits no more readers, waits for the current ones, and
+// releases the lease. If the process is frozen or cut off, the writer waits until the lease has expired. TryLock fails while
+// another process retains a lease, and recalls it. A process without a subscription asks the server for every read.
+//
+// After a recall the process retains no lease of the name for about nine times as long as the recall took, at least 20 ms and at
+// most a minute, and afterwards only if it reads about 20 times as often as it is recalled. A keeper retains leases of at most
+// 10,000 names, those that it used last.
 //
 // # Failures
 //

@@ -16,8 +16,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// DefaultMaxWriterStreak is the default of Options.MaxWriterStreak.
-const DefaultMaxWriterStreak = 16
+// defaultMaxWriterStreak is the default of Options.MaxWriterStreak.
+const defaultMaxWriterStreak = 16
 
 // largestStreak is the largest bound that may be set.
 const largestStreak = 1_000_000
@@ -27,35 +27,24 @@ const largestStreak = 1_000_000
 // the other upgrade can proceed; retrying without releasing it cannot succeed.
 var ErrUpgradeConflict = server.ErrConflict
 
-// Options are the settings of a read-write lock. Package [lockkeeper] documents the first three fields.
+// Options are the settings of a read-write lock. Nil, and the zero value of each field, mean the defaults. New copies them.
 type Options struct {
-	TTL         time.Duration
-	NoRenewal   bool
+	// TTL is how long a lease lasts without renewal, and so how long a crashed holder keeps others out. From 10 ms to 365 days.
+	// Default 30 s ([lockkeeper.DefaultTTL]).
+	TTL time.Duration
+
+	// NoRenewal makes a lease end after TTL unless it is extended. Default false: it is renewed after each third of TTL.
+	NoRenewal bool
+
+	// MaxLifetime bounds how long a lease lasts, however often it is renewed or extended. At least TTL. Default 0: no bound.
 	MaxLifetime time.Duration
 
-	// MaxWriterStreak is how many writers may overtake waiting readers before all that wait then go first: 1 alternates between
-	// one writer and the waiting readers, a negative value lets writers always go first. The count starts again when a writer
-	// overtakes nobody, not when readers were granted the lock in between. If processes differ, the value of the writer that is
-	// granted the lock counts. At most 1,000,000. Default 0: DefaultMaxWriterStreak, 16.
+	// MaxWriterStreak is how many writers in a row may overtake waiting readers; a negative value lets writers always go first. See
+	// "Admission" in the package comment. At most 1,000,000. Default 16.
 	MaxWriterStreak int
 
-	// Retain makes the process keep a read lease at the server when its readers release the lock. The process then grants read
-	// leases to its own callers, without asking the server, until somebody waits to write. Use it where a process reads much
-	// more often than anybody writes. Default false.
-	//
-	// The read leases that are granted in this way share the lease at the server: they have its token, fence and deadline, and
-	// are lost together. The TTL of the lease at the server is the shorter of TTL and 5 s. It is renewed while it is used, and
-	// released when it has not been used for that time.
-	//
-	// A writer that has to wait makes the server recall the lease: the process admits no more readers, waits for the current
-	// ones, and releases the lease. If the process is frozen or cut off, the writer waits until the lease has expired. Without a
-	// subscription every read asks the server. TryLock fails while another process retains a lease, and recalls it.
-	//
-	// After a recall the process retains no lease of the name for about nine times as long as the recall took, at least 20 ms and
-	// at most a minute, and afterwards only if it reads about 20 times as often as it is recalled. A keeper retains leases of at
-	// most 10,000 names, those that it used last.
-	//
-	// Retain cannot be set together with NoRenewal or MaxLifetime.
+	// Retain makes the process keep a read lease that its readers release, for its next readers; see "Retained leases" in the
+	// package comment. Not together with NoRenewal or MaxLifetime. Default false.
 	Retain bool
 }
 
@@ -83,7 +72,7 @@ func New(k *lockkeeper.Keeper, name string, opts *Options) (*Lock, error) {
 	case streak > largestStreak:
 		return nil, server.Invalid("MaxWriterStreak %d is more than %d (negative means no bound)", streak, largestStreak)
 	case streak == 0:
-		streak = DefaultMaxWriterStreak
+		streak = defaultMaxWriterStreak
 	case streak < 0:
 		streak = 0 // no bound, in a token
 	}

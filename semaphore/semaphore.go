@@ -23,10 +23,11 @@ const maxPermits = 1_000_000_000
 // lower than the limit of New. Waiting does not help until the limit is raised. Nothing is held.
 var ErrAboveLimit = server.ErrAboveLimit
 
-// Options are the settings of a semaphore.
+// Options are the settings of a semaphore. Nil, and the zero value of each field, mean the defaults.
+// New copies them.
 type Options struct {
-	// TTL is how long a lease lasts without renewal, and so how long a crashed holder keeps its permits from others. From 10 ms
-	// to 365 days. Default 30 s ([lockkeeper.DefaultTTL]).
+	// TTL is how long a lease lasts without renewal, and so how long a crashed holder keeps others out. From 10 ms to 365 days.
+	// Default 30 s ([lockkeeper.DefaultTTL]).
 	TTL time.Duration
 
 	// NoRenewal makes a lease end after TTL unless it is extended. Default false: it is renewed after each third of TTL.

@@ -21,17 +21,23 @@ import (
 	"github.com/lockkeeper/lockkeeper/fair"
 )
 
-// DefaultPrefix precedes the names of certmagic's locks, after the keeper's own prefix.
-const DefaultPrefix = "certmagic:"
+// defaultPrefix is the default of Options.Prefix.
+const defaultPrefix = "certmagic:"
 
 // releaseTimeout bounds for how long Unlock waits for Redis. The release goes on in the background after that.
 const releaseTimeout = 3 * time.Second
 
-// Options are the settings of a Locker.
+// Options are the settings of a Locker. Nil, and the zero value of each field, mean the defaults. New copies them.
 type Options struct {
-	Prefix string        // precedes names. Default DefaultPrefix
-	TTL    time.Duration // of leases, which are renewed; see [fair.Options]. Default lockkeeper.DefaultTTL
-	Logger *slog.Logger  // reports leases that are lost. Default slog.Default()
+	// Prefix precedes the names of certmagic's locks, after the keeper's own prefix. Default "certmagic:".
+	Prefix string
+
+	// TTL is how long a lease lasts without renewal, and so how long a crashed process keeps others out. Leases are renewed until
+	// Unlock. From 10 ms to 365 days. Default 30 s.
+	TTL time.Duration
+
+	// Logger receives an error for each lease that is lost. Default slog.Default().
+	Logger *slog.Logger
 }
 
 // Locker implements [certmagic.Locker], [certmagic.TryLocker] and [certmagic.LockLeaseRenewer]. It is safe for concurrent use.
@@ -67,7 +73,7 @@ func New(k *lockkeeper.Keeper, opts *Options) (*Locker, error) {
 		l.o = *opts
 	}
 	if l.o.Prefix == "" {
-		l.o.Prefix = DefaultPrefix
+		l.o.Prefix = defaultPrefix
 	}
 	if l.o.Logger == nil {
 		l.o.Logger = slog.Default()

@@ -48,21 +48,21 @@ import (
 	"github.com/lockkeeper/lockkeeper/once"
 )
 
-// Options are the settings of a job. Nil, and the zero value of each field, mean the defaults.
+// Options are the settings of a job. Nil, and the zero value of each field, mean the defaults. New and Wrap copy them.
 type Options struct {
 	// TTL is how long after a crash of the host that runs the job another host may run it. The lease is renewed while the job
 	// runs. From 10 ms to the period. Default 30 s, or the period if that is shorter.
 	TTL time.Duration
 
-	// RunIfUnavailable runs the job also if Redis does not answer when it is due, so possibly on every host. It has no lease then:
-	// its fence is 0. By default the job is skipped on hosts that cannot reach Redis.
+	// RunIfUnavailable runs the job also if Redis does not answer when it is due, so possibly on every host, without a lease: its fence
+	// is 0. Default false: the job is skipped on hosts that cannot reach Redis.
 	RunIfUnavailable bool
 
 	// BaseContext is the parent of the contexts of runs. If it has ended, the job is not run. Default context.Background().
 	BaseContext context.Context
 
 	// OnLost is called once if the lease of a run is lost, usually while the job is running, in another goroutine. Run waits for
-	// it. The error matches [lockkeeper.ErrLost].
+	// it. The error matches [lockkeeper.ErrLost]. Default: none.
 	OnLost func(name string, err error)
 
 	// Logger receives an error if a job failed, was skipped since Redis did not answer, or lost its lease; and a debug message if it was

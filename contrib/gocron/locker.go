@@ -13,10 +13,10 @@ import (
 	"github.com/lockkeeper/lockkeeper/once"
 )
 
-// DefaultPrefix is the default of Options.Prefix.
-const DefaultPrefix = "gocron:"
+// defaultPrefix is the default of Options.Prefix.
+const defaultPrefix = "gocron:"
 
-// Options are the settings of a Locker. Nil, and the zero value of each field, mean the defaults.
+// Options are the settings of a Locker. Nil, and the zero value of each field, mean the defaults. NewLocker copies them.
 type Options struct {
 	// Prefix precedes the name of each job in the name of its lock. All schedulers must use the same. Default "gocron:".
 	Prefix string
@@ -25,8 +25,8 @@ type Options struct {
 	// runs. From 10 ms to atLeast. Default 30 s, or atLeast if that is shorter.
 	TTL time.Duration
 
-	// OnLost is called once if the lease of a job is lost while the job runs, in another goroutine. gocron offers no way to end the
-	// job's context. The error matches [lockkeeper.ErrLost].
+	// OnLost is called once if the lease of a job is lost while the job runs, in another goroutine. The error matches
+	// [lockkeeper.ErrLost]. Default: none.
 	OnLost func(job string, err error)
 
 	// Logger receives an error if a lease was lost, if a job was skipped because Redis did not answer, or if the end of a job could
@@ -57,7 +57,7 @@ func NewLocker(k *lockkeeper.Keeper, atLeast time.Duration, opts *Options) (*Loc
 		o = *opts
 	}
 	if o.Prefix == "" {
-		o.Prefix = DefaultPrefix
+		o.Prefix = defaultPrefix
 	}
 	if o.TTL == 0 {
 		o.TTL = min(lockkeeper.DefaultTTL, atLeast)

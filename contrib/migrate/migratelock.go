@@ -25,7 +25,8 @@ import (
 // releaseTimeout bounds for how long a release waits for Redis. The release goes on in the background after that.
 const releaseTimeout = 3 * time.Second
 
-// Options are the settings of a Driver.
+// Options are the settings of a Driver. Nil, and the zero value of each field, mean the defaults.
+// Wrap copies them.
 type Options struct {
 	// LockTimeout is the LockTimeout of the Migrate that uses the driver. Default migrate.DefaultLockTimeout, 15 s. Set it if
 	// you set that of the Migrate: a lock that is granted later than that is not released before Close.

@@ -14,17 +14,17 @@ import (
 	"github.com/lockkeeper/lockkeeper/ratelimit"
 )
 
-// DefaultTimeout is the default of HandlerOptions.Timeout.
-const DefaultTimeout = time.Second
+// defaultTimeout is the default of HandlerOptions.Timeout.
+const defaultTimeout = time.Second
 
-// HandlerOptions are the settings of NewHandler.
+// HandlerOptions are the settings of NewHandler. Nil, and the zero value of each field, mean the defaults.
+// NewHandler copies them.
 type HandlerOptions struct {
 	// FailOpen lets requests pass while the limit cannot be checked, because Redis does not answer or the limiter function of
-	// NewHandler returns an error. By default such a request is answered with 503 Service Unavailable.
+	// NewHandler returns an error. Default false: such a request is answered with 503 Service Unavailable.
 	FailOpen bool
 
-	// Timeout bounds how long the check may take. It does not bound the next handler. At least 1 ms. Default 1 s
-	// ([DefaultTimeout]).
+	// Timeout bounds how long the check may take. It does not bound the next handler. At least 1 ms. Default 1 s.
 	Timeout time.Duration
 
 	// OnError is called for each request whose limit could not be checked, whether it passes or not. It must be safe for
@@ -55,7 +55,7 @@ func NewHandler(limiter func(*http.Request) (*ratelimit.Limiter, error), next ht
 	case next == nil:
 		return nil, server.Invalid("the next handler is nil")
 	case h.o.Timeout == 0:
-		h.o.Timeout = DefaultTimeout
+		h.o.Timeout = defaultTimeout
 	case h.o.Timeout < time.Millisecond:
 		return nil, server.Invalid("Timeout %v is shorter than 1ms", h.o.Timeout)
 	}

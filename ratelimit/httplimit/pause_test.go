@@ -35,7 +35,7 @@ func TestRetryAfterPausesOtherProcesses(t *testing.T) {
 			{"nonsense", 429, []string{"Retry-After", "soon"}, httplimit.TransportOptions{}, 0},
 			{"none", 429, nil, httplimit.TransportOptions{}, 0},
 			{"other status", 301, []string{"Retry-After", "20"}, httplimit.TransportOptions{}, 0},
-			{"long", 429, []string{"Retry-After", "86400"}, httplimit.TransportOptions{}, httplimit.DefaultMaxPause},
+			{"long", 429, []string{"Retry-After", "86400"}, httplimit.TransportOptions{}, 5 * time.Minute},
 			{"too many digits", 429, []string{"Retry-After", "18446744073709551615"}, httplimit.TransportOptions{MaxPause: time.Hour}, time.Hour},
 			{"off", 429, []string{"Retry-After", "20"}, httplimit.TransportOptions{NoPause: true}, 0},
 		} {

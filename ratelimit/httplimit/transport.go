@@ -11,18 +11,17 @@ import (
 	"github.com/lockkeeper/lockkeeper/ratelimit"
 )
 
-// TransportOptions are the settings of a Transport.
+// TransportOptions are the settings of a Transport. Nil, and the zero value of each field, mean the defaults.
+// They are copied.
 type TransportOptions struct {
-	// MaxWait bounds how long a request waits for its permit, in addition to the request's context. Default 0: only the context
-	// bounds the wait.
+	// MaxWait bounds how long a request waits for its permit, in addition to the request's context. Not negative. Default 0: only the
+	// context bounds the wait.
 	MaxWait time.Duration
 
-	// MaxPause is the longest pause that a response can cause by Retry-After; a longer one is cut to it. After that, requests
-	// are sent again, whose responses may cause another pause. From 1 s to [ratelimit.MaxPause]. Default 5 min
-	// ([DefaultMaxPause]).
+	// MaxPause is the longest pause that a response can cause by Retry-After; a longer one is cut to it. From 1 s to [ratelimit.MaxPause]. Default 5 min.
 	MaxPause time.Duration
 
-	// NoPause ignores Retry-After: responses cause no pause.
+	// NoPause ignores Retry-After: responses cause no pause. Default false.
 	NoPause bool
 
 	// OnPause is called after a response has asked for a pause of d; err is nil if the pause was set. It must be safe for
@@ -30,8 +29,8 @@ type TransportOptions struct {
 	OnPause func(d time.Duration, err error)
 }
 
-// DefaultMaxPause is the default of TransportOptions.MaxPause.
-const DefaultMaxPause = 5 * time.Minute
+// defaultMaxPause is the default of TransportOptions.MaxPause.
+const defaultMaxPause = 5 * time.Minute
 
 // Transport is an [http.RoundTripper] that sends each request when a rate limit permits it. It is safe for concurrent use.
 //
@@ -41,7 +40,8 @@ const DefaultMaxPause = 5 * time.Minute
 //
 // A response with status 429 Too Many Requests or 503 Service Unavailable and a Retry-After header pauses the limiter: until
 // that time has passed, no process is granted a permit, even if it is waiting for one already. Requests that have a permit are
-// sent. See [ratelimit.Limiter.Pause]. A date in Retry-After counts from the Date of the response, so no clocks are compared;
+// sent. The pause lasts at most TransportOptions.MaxPause; then requests are sent again, whose responses may cause another one. See
+// [ratelimit.Limiter.Pause]. A date in Retry-After counts from the Date of the response, so no clocks are compared;
 // it is ignored in a response without a Date.
 //
 // Every request takes a permit of its own, also one that follows a redirect. The transport never repeats a request: it returns
@@ -82,7 +82,7 @@ func newTransport(t *Transport, opts *TransportOptions) (*Transport, error) {
 	case t.o.MaxWait < 0:
 		return nil, server.Invalid("MaxWait %v is negative", t.o.MaxWait)
 	case t.o.MaxPause == 0:
-		t.o.MaxPause = DefaultMaxPause
+		t.o.MaxPause = defaultMaxPause
 	case t.o.MaxPause < time.Second || t.o.MaxPause > ratelimit.MaxPause:
 		return nil, server.Invalid("MaxPause %v is not between %v and %v", t.o.MaxPause, time.Second, ratelimit.MaxPause)
 	}
