@@ -122,3 +122,5 @@
 // paused between its last check of the lease and its write. In both cases the fence protects: the protected resource remembers
 // the largest fence that it has seen and refuses smaller ones.
 package lockkeeper
+
+//go:generate go run ./internal/testing/optionsdoc

@@ -11,55 +11,43 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 )
 
-// row returns the cells of an option of this package in a table of docs/options.md. Rows without the name of a package belong to that of
-// the row before.
-func row(t *testing.T, section, option string) (first, second string) {
+// said returns the durations that a pattern finds in the section of docs/options.md about this package, which is made of the comments.
+func said(t *testing.T, pattern string) (found []time.Duration) {
 	t.Helper()
 	page, err := os.ReadFile("../docs/options.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, table, _ := strings.Cut(string(page), "## "+section)
+	_, table, _ := strings.Cut(string(page), "\n## election\n")
 	table, _, _ = strings.Cut(table, "\n## ")
-	start := max(strings.Index(table, "| `election.Options."), 0)
-	m := regexp.MustCompile("(?m)^\\| `(?:election\\.Options)?\\." + regexp.QuoteMeta(option) + "` \\|([^|]*)\\|([^|]*)\\|$").FindStringSubmatch(table[start:])
+	m := regexp.MustCompile("(?m)^\\| `" + pattern).FindStringSubmatch(table)
 	if m == nil {
-		t.Fatalf("docs/options.md, %s, has no %s", section, option)
+		t.Fatalf("docs/options.md has no %s", pattern)
 	}
-	return strings.ReplaceAll(m[1], " ", ""), strings.ReplaceAll(m[2], " ", "")
+	for _, text := range m[1:] {
+		d, err := time.ParseDuration(strings.ReplaceAll(text, " ", ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		found = append(found, d)
+	}
+	return found
 }
 
-func parse(t *testing.T, text string) time.Duration {
-	t.Helper()
-	d, err := time.ParseDuration(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return d
-}
-
-// TestDefaultsMatchDocs checks that each default is in the table of docs/options.md, equals the exported constant, and applies
-// with nil options.
+// TestDefaultsMatchDocs checks that each default is in the comment of its option and applies with nil options.
 func TestDefaultsMatchDocs(t *testing.T) {
 	o, err := (*Options)(nil).withDefaults()
 	if err != nil {
 		t.Fatal(err)
 	}
-	backoffs, _ := row(t, "Defaults", "MinBackoff`, `.MaxBackoff")
-	first, longest, _ := strings.Cut(backoffs, ",")
-	interval, _ := row(t, "Defaults", "WatchInterval")
-	long, _ := row(t, "Defaults", "LongStepDown")
-	for option, x := range map[string]struct {
-		is, named time.Duration
-		said      string
-	}{
-		"MinBackoff":    {o.MinBackoff, defaultMinBackoff, first},
-		"MaxBackoff":    {o.MaxBackoff, defaultMaxBackoff, longest},
-		"WatchInterval": {o.WatchInterval, defaultWatchInterval, interval},
-		"LongStepDown":  {o.LongStepDown, defaultLongStepDown, long},
+	for pattern, is := range map[string]time.Duration{
+		"MinBackoff`.*MinBackoff defaults to (\\w+ \\w+)": o.MinBackoff,
+		"MinBackoff`.*; MaxBackoff to (\\w+ \\w+)":        o.MaxBackoff,
+		"WatchInterval`.*Default (\\w+ \\w+)":             o.WatchInterval,
+		"LongStepDown`.*Default (\\w+ \\w+)":              o.LongStepDown,
 	} {
-		if said := parse(t, x.said); x.is != said || x.named != said {
-			t.Errorf("%s is %v, its constant %v, and docs/options.md says %q", option, x.is, x.named, x.said)
+		if d := said(t, pattern)[0]; is != d {
+			t.Errorf("%s is %v, and docs/options.md says %v", pattern, is, d)
 		}
 	}
 	if o.Logger == nil {
@@ -67,19 +55,19 @@ func TestDefaultsMatchDocs(t *testing.T) {
 	}
 }
 
-// TestLimitsMatchDocs checks that the limits of docs/options.md are accepted, and nothing beyond them.
+// TestLimitsMatchDocs checks that the limits in the comments are accepted, and nothing beyond them.
 func TestLimitsMatchDocs(t *testing.T) {
 	for option, x := range map[string]struct {
 		row string
 		set func(*Options, time.Duration)
 	}{
-		"MinBackoff":    {"MinBackoff`, `.MaxBackoff", func(o *Options, d time.Duration) { o.MinBackoff = d }},
-		"MaxBackoff":    {"MinBackoff`, `.MaxBackoff", func(o *Options, d time.Duration) { o.MaxBackoff = d }},
-		"WatchInterval": {"WatchInterval`, `.LongStepDown", func(o *Options, d time.Duration) { o.WatchInterval = d }},
-		"LongStepDown":  {"WatchInterval`, `.LongStepDown", func(o *Options, d time.Duration) { o.LongStepDown = d }},
+		"MinBackoff":    {"MinBackoff", func(o *Options, d time.Duration) { o.MinBackoff = d }},
+		"MaxBackoff":    {"MinBackoff", func(o *Options, d time.Duration) { o.MaxBackoff = d }},
+		"WatchInterval": {"WatchInterval", func(o *Options, d time.Duration) { o.WatchInterval = d }},
+		"LongStepDown":  {"LongStepDown", func(o *Options, d time.Duration) { o.LongStepDown = d }},
 	} {
-		from, to := row(t, "Limits", x.row)
-		least, most := parse(t, from), parse(t, to)
+		bounds := said(t, x.row+"`.*From (\\w+ \\w+) to (\\w+ \\w+)")
+		least, most := bounds[0], bounds[1]
 		for _, d := range []time.Duration{least, most, least - 1, most + 1} {
 			var o Options
 			x.set(&o, d)
