@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// report is the output of --json. The field names are documented in docs/commands.md.
+// report is the output of --json. The help of the command documents the field names.
 type report struct {
 	URL     string   `json:"url"`
 	Kind    string   `json:"kind"`

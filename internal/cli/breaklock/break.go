@@ -55,8 +55,9 @@ The token is that of lockkeeper show; the beginning suffices if it is unambiguou
 shows what it will end and asks, unless --yes is given. The reason is required: the
 holder logs it.
 
-With --json, which needs --yes, it writes one JSON object, whose fields are documented at
-` + output.DocsURL("commands.md") + `#break
+With --json, which needs --yes, it writes one JSON object: kind, name, the holders and
+waiters that were ended, with the fields of lockkeeper show, and notified, the number of
+them whose processes received the message.
 
 Exit codes: 0 ended, 1 there is no such lock, holder or waiter (any more), 64 wrong usage
 or not confirmed, 69 Redis does not answer or refuses, 130 or 143 interrupted.`,

@@ -113,7 +113,7 @@ func text(kind lockkeeper.Kind, b *admin.BreakResult) string {
 	return s + "\n"
 }
 
-// result is the output of --json. The field names are documented in docs/commands.md.
+// result is the output of --json. The help of the command documents the field names.
 type result struct {
 	output.Lock
 	Holders  []output.Holder `json:"holders"`

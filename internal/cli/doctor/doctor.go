@@ -32,19 +32,26 @@ func Command() *cobra.Command {
 		Short: "Check whether a Redis deployment is fit for locks",
 		Long: `Check whether a Redis deployment is fit for locks.
 
-Doctor checks the version, the role, eviction, memory, persistence, replicas, idle
-timeouts, the permissions of the user, publish/subscribe, scripts, keys of libraries that
-would delete locks, the clock, latency and the timeouts of the client; behind Sentinel
-also the sentinels, and on a cluster the slots. Then it acquires a lock, hands it over
-between two clients and releases it.
-
+The checks, and what makes them fail; on a cluster every primary is checked.
+` + checksHelp + `
 Doctor changes no settings. It uses only keys of a name of its own and deletes them at
-the end.
+the end; if it is killed, they expire within 70s. It tries permissions with invalid
+arguments or keys that do not exist, so ACL LOG has the commands that were refused.
 
 The result of a check is ok, warning, error, or unknown if the check could not be made,
-which is common on managed services. A warning or an error comes with advice. With
---json the report is one JSON object, whose fields are documented at
-` + docsURL() + `#doctor
+which is common on managed services. A warning or an error comes with advice. What they
+mean for locks is at ` + docsURL() + `#doctor
+
+With --json the report is one JSON object, also with exit code 69:
+  status  the worst of ok, warning and error
+  url     without passwords
+  kind    server, sentinel or cluster
+  prefix
+  checks  a list, each with check and status; nodes, the addresses; detail, what was
+          found, and advice, sentences for people; acl_rules, those that are missing;
+          docs, a URL; and values: pubsub_ms, offset_ms, uncertainty_ms, range_ms,
+          ping_median_ms, ping_p99_ms, script_median_ms, script_p99_ms, handoffs,
+          handoff_median_ms, handoff_max_ms, wakeups_received
 
 Exit codes: 0 all checks are ok or unknown, 1 there are warnings, 2 there are errors,
 64 wrong usage, 69 Redis does not answer or refuses, 130 or 143 interrupted.`,

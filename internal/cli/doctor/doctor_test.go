@@ -192,13 +192,9 @@ func TestDoctorChecksAreDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, found := strings.Cut(string(text), "\n## Doctor\n")
-	if !found {
-		t.Fatal("docs/operations.md has no section about doctor")
-	}
 	for _, check := range checks {
-		if !strings.Contains(section, "| `"+check+"` |") {
-			t.Errorf("%s is not documented", check)
+		if !strings.Contains("\n"+checksHelp, "\n  "+check+" ") {
+			t.Errorf("the help does not describe %s", check)
 		}
 		title := docsSection[check]
 		if title == "" || !strings.Contains(string(text), "\n## "+strings.ToUpper(title[:1])+title[1:]+"\n") {

@@ -11,7 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Thresholds of warnings, and numbers of samples. docs/operations.md has them as well.
+// Thresholds of warnings, and numbers of samples. checksHelp has them as well.
 const (
 	maxClockOffset   = time.Second            // between the server and this machine
 	maxMedianLatency = 20 * time.Millisecond  // of PING: more means another region

@@ -33,7 +33,7 @@ func (s status) String() string { return statusNames[s] }
 // MarshalText encodes the status as its name.
 func (s status) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// finding is the result of a check on one or several nodes. The names of its fields are documented in docs/operations.md and
+// finding is the result of a check on one or several nodes. The names of its fields are documented in the help and
 // must not change within a major version.
 type finding struct {
 	Check    string             `json:"check"`
@@ -62,6 +62,37 @@ var checks = []string{
 	"connection", "sentinel", "cluster", "version", "role", "eviction", "memory", "persistence", "replicas", "idle-timeout",
 	"permissions", "pubsub", "scripts", "foreign-keys", "clock", "latency", "client-timeouts", "lock",
 }
+
+// checksHelp describes the checks in the help. The thresholds are those of the constants in this package.
+const checksHelp = `  connection       a server does not answer; nothing else of it is checked then
+  sentinel         a sentinel does not answer (a warning), does not know the primary, or
+                   has no quorum
+  cluster          a slot is not assigned or fails, or a node is suspected (a warning)
+  version          older than Redis 7.0
+  role             a replica, a sentinel, or a node of a cluster where the URL is of
+                   another kind
+  eviction         maxmemory-policy is not noeviction; a warning without maxmemory
+  memory           90% of maxmemory are used (a warning), or all
+  persistence      no append-only file, or appendfsync no (warnings); the last write or
+                   snapshot failed, and writes are refused
+  replicas         too few for writes; one is not in step, there is none, or
+                   min-replicas-to-write is off (warnings)
+  idle-timeout     timeout is no longer than a heartbeat of 2s (a warning)
+  permissions      one is missing, by ACL DRYRUN or else by trying; a warning for those to
+                   publish and subscribe; those that only an option needs are listed
+  pubsub           the user may not publish or subscribe (a warning), or a message to
+                   itself has no receiver
+  scripts          one does not run by EVAL, EVALSHA or, if the user may, SCRIPT LOAD; they
+                   were flushed meanwhile (a warning)
+  foreign-keys     among up to 10,000 keys are some of python-redis-lock or ShedLock, which
+                   can delete locks under this prefix (warnings)
+  clock            it differs from this machine's by more than 1s, or one jumps (warnings)
+  latency          of up to 100 PINGs, the median is above 20ms or the p99 above 200ms
+                   (warnings); the p99 is 2s or more
+  client-timeouts  the URL has no read_timeout, or a timeout above 10s (a warning)
+  lock             a fair lock that two keepers hand over five times fails, or a waiter
+                   found its grant only at a heartbeat (a warning)
+`
 
 // docsSection is the section of docs/operations.md that explains each check.
 var docsSection = map[string]string{

@@ -13,7 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// maxMemoryUse is the share of maxmemory above which a warning is given; docs/operations.md has it as well.
+// maxMemoryUse is the share of maxmemory above which a warning is given; checksHelp has it as well.
 const maxMemoryUse = 0.9
 
 // serverInfo is what a server reports about itself.

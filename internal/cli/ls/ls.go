@@ -49,8 +49,9 @@ Without --sort, locks are printed as they are found. With --sort they are printe
 end: at most the first 100000, or --limit.
 
 A name with characters that a terminal does not show is printed quoted. With --json it
-writes one JSON object per line, whose fields are documented at
-` + output.DocsURL("commands.md") + `#ls
+writes one JSON object per line: kind, name, holders, waiters, expires_in_ms (of the last
+lease; 0 without a holder, -1 for never) and longest_wait_ms. A name that is not valid
+UTF-8 has the field name_base64 as well.
 
 Exit codes: 0 done, also if there are no locks, 64 wrong usage, 69 Redis does not answer
 or refuses, 130 or 143 interrupted.`,

@@ -11,7 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/rwlock"
 )
 
-// The types of this file are what --json writes. Their field names are documented in docs/commands.md and do not change within
+// The types of this file are what --json writes. Their field names are documented in the help of ls and show, and do not change within
 // a major version. Durations are integers in milliseconds.
 
 // Lock identifies a lock.

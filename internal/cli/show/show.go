@@ -37,8 +37,19 @@ The kind of the lock is found out, unless there are several kinds of locks with 
 name. Show only reads. A name with characters that a terminal does not show is printed
 quoted; in bash such a name can be given as $'…' with the same escapes.
 
-With --json it writes one JSON object, whose fields are documented at
-` + output.DocsURL("commands.md") + `#show
+With --json it writes one JSON object. Times are RFC 3339 in UTC; -1 ms means never.
+  kind, name, and name_base64 of a name that is not valid UTF-8
+  fence            the last one that was drawn
+  limits           of a semaphore or rate limit: limit, used, window_ms, max_concurrent,
+                   held, paused_for_ms
+  run_again_in_ms  of a job that has succeeded
+  holders          each with token, keeper, owner, fence, expires_in_ms, retained, and
+                   since (not of another library's lock)
+  waiters          each with token, keeper, owner, wait_ms, alive, heartbeat_age_ms, and
+                   blocked_by, a text for people
+Holders and waiters also have permits, of a semaphore or rate limit, mode, which is read
+or write, of a read-write lock, and note, of a call with WithNote. An owner that is not
+known is empty.
 
 Exit codes: 0 the lock was found, 1 nobody holds it or waits for it, and it was not used
 recently, 64 wrong usage, 69 Redis does not answer or refuses, 130 or 143 interrupted.`,

@@ -50,8 +50,8 @@ ended: with millions of keys the view is refreshed less often. If Redis does not
 the last view remains, with the error.
 
 If the output is not a terminal, or with --once, it prints one view. With --json it
-writes one JSON object per look, whose fields are documented at
-` + output.DocsURL("commands.md") + `#top
+writes one JSON object per look: time, took_ms, locks, holders, waiters, and top, the
+first --rows locks, each with the fields of lockkeeper ls.
 
 Exit codes: 0 done or q, 64 wrong usage, 69 Redis does not answer or refuses at the first
 look, 130 or 143 interrupted.`,

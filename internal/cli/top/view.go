@@ -17,7 +17,7 @@ type view struct {
 	entries                 []admin.LockSummary // the first ones, in order
 }
 
-// object is the output of --json. The field names are documented in docs/commands.md.
+// object is the output of --json. The help of the command documents the field names.
 type object struct {
 	Time    time.Time      `json:"time"`
 	TookMS  int64          `json:"took_ms"`

@@ -49,8 +49,8 @@ was free in between, and somebody else may take the lock before the next command
 To run a command under the lock, use lockkeeper run.
 
 While it waits for longer than a second, it prints to standard error who holds the lock.
-With --json it ends with one JSON object, whose fields are documented at
-` + output.DocsURL("commands.md") + `#wait
+With --json it ends with one JSON object, with exit codes 0 and 75: name, free, waited_ms
+and locks, those that are not free, each with the fields of lockkeeper show.
 
 Exit codes: 0 the lock is free, 64 wrong usage, 69 Redis has not answered for 10s or
 refuses, 75 the lock was not free within --timeout, 130 or 143 interrupted.`,
@@ -232,7 +232,7 @@ func (w *waiter) describe() string {
 	return strings.Join(texts, "; ")
 }
 
-// result is the output of --json. The field names are documented in docs/commands.md.
+// result is the output of --json. The help of the command documents the field names.
 type result struct {
 	Name     string              `json:"name"`
 	Free     bool                `json:"free"`
