@@ -69,9 +69,9 @@ func pages(t *testing.T) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return append(append(list, more...), "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "contrib/README.md",
+	return append(append(list, more...), "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "bench/README.md", "contrib/README.md",
 		"examples/README.md", "faults/README.md", "internal/claim/README.md", "internal/quorum/README.md",
-		"internal/testing/conformance/README.md", "internal/wait/README.md", "lua/policy/README.md")
+		"internal/testing/README.md", "internal/testing/conformance/README.md", "internal/wait/README.md", "lua/policy/README.md")
 }
 
 func read(t *testing.T, path string) string {
