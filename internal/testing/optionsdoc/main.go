@@ -116,18 +116,18 @@ func (p *page) add(dir, importPath string) error {
 
 // write writes the table of a package. Rows that an earlier table has with the same text refer to it.
 func (p *page) write(heading string, rows []row) {
-	fmt.Fprintf(&p.text, "\n## %s\n\n| option | description |\n|---|---|\n", heading)
+	fmt.Fprintf(&p.text, "\n## %s\n\noption | description\n---|---\n", heading)
 	for i := 0; i < len(rows); i++ {
 		names, earlier := rows[i].field, p.seen[rows[i].key()]
 		if earlier == "" {
 			p.seen[rows[i].key()] = heading
-			fmt.Fprintf(&p.text, "| %s | %s |\n", names, rows[i].text)
+			fmt.Fprintf(&p.text, "%s | %s\n", names, rows[i].text)
 			continue
 		}
 		for ; i+1 < len(rows) && p.seen[rows[i+1].key()] == earlier; i++ {
 			names += ", " + rows[i+1].field
 		}
-		fmt.Fprintf(&p.text, "| %s | as in [%s](#%s) |\n", names, earlier, strings.ReplaceAll(earlier, "/", ""))
+		fmt.Fprintf(&p.text, "%s | as in [%s](#%s)\n", names, earlier, strings.ReplaceAll(earlier, "/", ""))
 	}
 }
 

@@ -24,14 +24,14 @@ func TestPageIsGenerated(t *testing.T) {
 
 func TestGenerate(t *testing.T) {
 	for name, x := range map[string]struct{ source, want string }{
-		"first paragraph": {"type Options struct {\n// A is\n// [B.C] | D.\n//\n// More.\nA int\n}", "| `A` | `B.C` \\| D. |"},
-		"two names":       {"type Options struct {\n// A and B are these.\nA, B int\n}", "| `A`, `B` | these. |"},
-		"other struct":    {"type XOptions struct {\n// A adds.\nA int\n}", "| `XOptions.A` | adds. |"},
-		"nested":          {"type R struct {\n// Min is two.\nMin int\n}\ntype Options struct {\n// R is one.\nR R\n}", "| `R` | one. |\n| `R.Min` | two. |"},
-		"function":        {"type Option func()\n// With sets.\nfunc With() Option { return nil }", "| `With` | sets. |"},
-		"section":         {"type Options struct {\n// A is \"Some facts\" in the package comment.\nA int\n}", "| `A` | [Some facts](https://pkg.go.dev/github.com/lockkeeper/lockkeeper/a#hdr-Some_facts). |"},
+		"first paragraph": {"type Options struct {\n// A is\n// [B.C] | D.\n//\n// More.\nA int\n}", "`A` | `B.C` \\| D."},
+		"two names":       {"type Options struct {\n// A and B are these.\nA, B int\n}", "`A`, `B` | these."},
+		"other struct":    {"type XOptions struct {\n// A adds.\nA int\n}", "`XOptions.A` | adds."},
+		"nested":          {"type R struct {\n// Min is two.\nMin int\n}\ntype Options struct {\n// R is one.\nR R\n}", "`R` | one.\n`R.Min` | two."},
+		"function":        {"type Option func()\n// With sets.\nfunc With() Option { return nil }", "`With` | sets."},
+		"section":         {"type Options struct {\n// A is \"Some facts\" in the package comment.\nA int\n}", "`A` | [Some facts](https://pkg.go.dev/github.com/lockkeeper/lockkeeper/a#hdr-Some_facts)."},
 		"no section":      {"type Options struct {\n// A is \"No facts\" in the package comment.\nA int\n}", "no section \"No facts\""},
-		"no comment":      {"type Options struct {\nA int // here\n}", "`A` has no comment"},
+		"no comment":      {"type Options struct {\nA int // here\n}", "package a: `A` has no comment"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := t.TempDir()
@@ -45,9 +45,9 @@ func TestGenerate(t *testing.T) {
 			}
 			page, err := generate(root)
 			switch {
-			case x.want[0] != '|' && (err == nil || !strings.Contains(err.Error(), x.want)):
+			case x.want[0] != '`' && (err == nil || !strings.Contains(err.Error(), x.want)):
 				t.Errorf("%v, want: %s", err, x.want)
-			case x.want[0] == '|' && page != preface+"\n## a\n\n| option | description |\n|---|---|\n"+x.want+"\n":
+			case x.want[0] == '`' && page != preface+"\n## a\n\noption | description\n---|---\n"+x.want+"\n":
 				t.Errorf("%v\n%s", err, strings.TrimPrefix(page, preface))
 			}
 		})
@@ -58,7 +58,7 @@ func TestRepeatedRowsRefer(t *testing.T) {
 	p := page{seen: map[row]string{}}
 	p.write("a/b", []row{{"`P.X`", "is"}, {"`Y`", "is"}})
 	p.write("c", []row{{"`X`", "is"}, {"`Y`", "is"}, {"`Z`", "is"}})
-	if want := "| `X`, `Y` | as in [a/b](#ab) |\n| `Z` | is |\n"; !strings.HasSuffix(p.text.String(), want) {
+	if want := "`X`, `Y` | as in [a/b](#ab)\n`Z` | is\n"; !strings.HasSuffix(p.text.String(), want) {
 		t.Error(p.text.String())
 	}
 }
