@@ -6,7 +6,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -111,21 +110,6 @@ func TestREADMEProgramBuilds(t *testing.T) {
 	}
 	if n := strings.Count(page, "\n"); n > 120 {
 		t.Errorf("the README has %d lines", n)
-	}
-}
-
-// TestQuestionsListsItsSections checks that the contents of questions.md have each of its sections, in their order.
-func TestQuestionsListsItsSections(t *testing.T) {
-	page := read(t, "docs/questions.md")
-	var listed, sections []string
-	for _, m := range regexp.MustCompile(`(?m)^- \[(.*)\]\(#.*\)$`).FindAllStringSubmatch(page, -1) {
-		listed = append(listed, m[1])
-	}
-	for _, m := range regexp.MustCompile(`(?m)^## (.*)$`).FindAllStringSubmatch(page, -1) {
-		sections = append(sections, m[1])
-	}
-	if len(sections) == 0 || !slices.Equal(listed, sections) {
-		t.Errorf("listed: %q\nsections: %q", listed, sections)
 	}
 }
 

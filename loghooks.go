@@ -9,7 +9,7 @@ import "log/slog"
 // Acquired, queued, released, recalled and limit changed are logged at level, and what went wrong one level of severity higher
 // (level + 4): not acquired, lost and leaked. Attributes are those of the [Event] that apply: kind, name, mode, request, token, fence,
 // took or held, position, limit, err, and inside for a lease that was granted inside the process. A token is a secret to those who may
-// write to Redis but not read it; see the guarantees. Where l is not enabled for the level, an event costs one call of Enabled.
+// write to Redis but not read it; see SECURITY.md of the repository. Where l is not enabled for the level, an event costs one call of Enabled.
 //
 // The keeper's own warnings go to Options.Logger and do not depend on these hooks.
 func LogHooks(l *slog.Logger, level slog.Level) Hooks {

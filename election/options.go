@@ -17,10 +17,12 @@ const (
 
 // Options are the settings of an election. Nil, and the zero value of each field, mean the defaults. New copies them.
 type Options struct {
-	// MinBackoff and MaxBackoff are the first and the longest pause before Run campaigns again: after a Lock that failed, after
-	// a lost lease, and after ErrResign. Each pause is varied at random by up to half. After a term that lasted for at least
-	// MaxBackoff the pauses start at MinBackoff again. From 1 ms to 1 h. MinBackoff defaults to 100 ms, or to MaxBackoff if that
-	// is shorter; MaxBackoff to 5 s, or to MinBackoff if that is longer.
+	// MinBackoff and MaxBackoff are the first and the longest pause before Run campaigns again; each pause is varied at random by up
+	// to half. From 1 ms to 1 h. MinBackoff defaults to 100 ms, or to MaxBackoff if that is shorter; MaxBackoff to 5 s, or to
+	// MinBackoff if that is longer.
+	//
+	// There is a pause after a Lock that failed, after a lost lease, and after ErrResign. After a term that lasted for at least
+	// MaxBackoff the pauses start at MinBackoff again.
 	MinBackoff, MaxBackoff time.Duration
 
 	// WatchInterval is how often Watch asks the server who leads. Watch also asks when this process starts or stops leading.

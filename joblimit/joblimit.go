@@ -48,8 +48,8 @@ type Options struct {
 	// permit within that time. Not negative. Default 0: Do does not wait.
 	MaxWait time.Duration
 
-	// RetryAfter is the least time for which a job is postponed; it is longer if a rate limit has no permit before. Up to half
-	// of RetryAfter is added at random, so that postponed jobs do not all return at once. From 1 ms to 24 h. Default 1 s.
+	// RetryAfter is the least time for which a job is postponed, or longer if a rate limit has no permit before; up to half of it is
+	// added at random. From 1 ms to 24 h. Default 1 s.
 	RetryAfter time.Duration
 
 	// TTL is how long a job still counts as running after its worker has crashed. Leases are renewed while jobs run. From 10 ms

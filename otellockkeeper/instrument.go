@@ -93,9 +93,11 @@ func WithMeterProvider(p metric.MeterProvider) Option { return func(c *config) {
 // WithTracerProvider sets where spans go. Default: the global provider, otel.GetTracerProvider().
 func WithTracerProvider(p trace.TracerProvider) Option { return func(c *config) { c.tracers = p } }
 
-// WithName adds the attribute lockkeeper.name to metrics. Each value that f returns makes series of its own, and the SDK keeps at
-// most 2,000 of a metric by default, so f must map names to few values, for example "invoices:2026-11" to "invoices:*". An empty
-// value adds no attribute. f is called on each event, concurrently, and must not block.
+// WithName adds the attribute lockkeeper.name to metrics, with what f returns; an empty value adds no attribute. f is called on each
+// event, concurrently, and must not block.
+//
+// Each value makes series of its own, and the SDK keeps at most 2,000 of a metric by default, so f must map names to few values, for
+// example "invoices:2026-11" to "invoices:*".
 func WithName(f func(kind lockkeeper.Kind, name string) string) Option {
 	return func(c *config) { c.name = f }
 }

@@ -61,12 +61,12 @@ type Options struct {
 	// BaseContext is the parent of the contexts of runs. If it has ended, the job is not run. Default context.Background().
 	BaseContext context.Context
 
-	// OnLost is called once if the lease of a run is lost, usually while the job is running, in another goroutine. Run waits for
-	// it. The error matches [lockkeeper.ErrLost]. Default: none.
+	// OnLost is called once if the lease of a run is lost, in another goroutine; Run waits for it. The error matches
+	// [lockkeeper.ErrLost]. Default: none.
 	OnLost func(name string, err error)
 
-	// Logger receives an error if a job failed, was skipped since Redis did not answer, or lost its lease; and a debug message if it was
-	// skipped since another host runs it. Default slog.Default().
+	// Logger receives an error if a job failed, lost its lease, or was skipped since Redis did not answer, and a debug message if
+	// another host runs it. Default slog.Default().
 	Logger *slog.Logger
 }
 

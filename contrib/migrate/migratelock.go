@@ -28,12 +28,14 @@ const releaseTimeout = 3 * time.Second
 // Options are the settings of a Driver. Nil, and the zero value of each field, mean the defaults.
 // Wrap copies them.
 type Options struct {
-	// LockTimeout is the LockTimeout of the Migrate that uses the driver. Default migrate.DefaultLockTimeout, 15 s. Set it if
-	// you set that of the Migrate: a lock that is granted later than that is not released before Close.
+	// LockTimeout is the LockTimeout of the Migrate that uses the driver. Set it if you set that of the Migrate. Not negative. Default
+	// 15 s ([migrate.DefaultLockTimeout]).
+	//
+	// A lock that is granted later than that is not released before Close.
 	LockTimeout time.Duration
 
 	// Wait is how long Lock waits for the lock and for the driver's own lock together. It must be shorter than LockTimeout, by
-	// more than the longest pause of the process. Default 14/15 of LockTimeout, 14 s.
+	// more than the longest pause of the process. Not negative. Default 14/15 of LockTimeout, 14 s.
 	Wait time.Duration
 }
 

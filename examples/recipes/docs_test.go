@@ -1,8 +1,6 @@
 package recipes
 
 import (
-	"go/parser"
-	"go/token"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -39,32 +37,7 @@ func TestDocumentedCodeIsTested(t *testing.T) {
 		return false
 	}
 	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(string(page), -1)
-	named, unused := map[string]bool{}, map[string]bool{} // what the page says is imported
-	for _, m := range regexp.MustCompile(`(?m)^\t("[a-z0-9./-]+")$`).FindAllStringSubmatch(blocks[1][1], -1) {
-		named[m[1]], unused[m[1]] = true, true
-	}
-	for file, text := range code {
-		if strings.HasSuffix(file, "_test.go") || file == "work.go" { // the work that the recipes do
-			continue
-		}
-		parsed, err := parser.ParseFile(token.NewFileSet(), file, text, parser.ImportsOnly)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, i := range parsed.Imports {
-			if i.Name == nil && !named[i.Path.Value] {
-				t.Errorf("docs/recipes.md does not import %s, as %s does", i.Path.Value, file)
-			}
-			delete(unused, i.Path.Value)
-		}
-	}
-	for path := range unused {
-		t.Errorf("docs/recipes.md imports %s, which no recipe does", path)
-	}
-	for i, block := range blocks {
-		if i == 1 {
-			continue // the imports
-		}
+	for _, block := range blocks {
 		for part := range strings.SplitSeq(block[1], "\n}\n") { // functions, which may be of several files
 			if part = strings.TrimSpace(part); part != "" && !contained(part) {
 				t.Errorf("not in this package:\n%s", part)

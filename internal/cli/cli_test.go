@@ -25,8 +25,8 @@ func TestCommandsAreDocumented(t *testing.T) {
 			continue
 		}
 		n++
-		if !strings.Contains(page, "\n## "+c.Name()+"\n") || !strings.Contains(page, "| [`"+c.Name()+"`](#"+c.Name()+") |") {
-			t.Errorf("%s has no section or no row in the table", c.Name())
+		if !strings.Contains(page, "\n## "+c.Name()+"\n") || !strings.Contains(page, "[`"+c.Name()+"`](#"+c.Name()+")") {
+			t.Errorf("%s has no section or is not listed", c.Name())
 		}
 		if c.Flags().Lookup("json") != nil && !strings.Contains(c.Long, "--json") {
 			t.Errorf("the help of %s does not mention --json", c.Name())

@@ -27,8 +27,8 @@ type HandlerOptions struct {
 	// Timeout bounds how long the check may take. It does not bound the next handler. At least 1 ms. Default 1 s.
 	Timeout time.Duration
 
-	// OnError is called for each request whose limit could not be checked, whether it passes or not. It must be safe for
-	// concurrent use. Default: the error is discarded.
+	// OnError is called for each request whose limit could not be checked, whether it passes or not, concurrently. Default: the
+	// error is discarded.
 	OnError func(r *http.Request, err error)
 }
 

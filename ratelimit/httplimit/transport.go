@@ -24,8 +24,8 @@ type TransportOptions struct {
 	// NoPause ignores Retry-After: responses cause no pause. Default false.
 	NoPause bool
 
-	// OnPause is called after a response has asked for a pause of d; err is nil if the pause was set. It must be safe for
-	// concurrent use, and must not block. Default: the error is discarded.
+	// OnPause is called after a response has asked for a pause of d; err is nil if the pause was set. It is called concurrently, and
+	// must not block. Default: the error is discarded.
 	OnPause func(d time.Duration, err error)
 }
 

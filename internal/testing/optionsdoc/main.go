@@ -171,7 +171,7 @@ func (t *table) add(field, comment string) {
 	}
 	first, _, _ := strings.Cut(comment, "\n\n")
 	text := start.ReplaceAllString(strings.Join(strings.Fields(first), " "), "")
-	text = strings.NewReplacer(" ([lockkeeper.DefaultTTL])", "", "|", `\|`, "*", `\*`).Replace(text)
+	text = strings.NewReplacer(" ([lockkeeper.DefaultTTL])", "", " Default false.", "", " Default: none.", "", "|", `\|`, "*", `\*`).Replace(text)
 	text = link.ReplaceAllString(text, "`$1`")
 	text = section.ReplaceAllStringFunc(text, func(match string) string {
 		title := section.FindStringSubmatch(match)[1]
