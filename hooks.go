@@ -41,11 +41,11 @@ type Hooks struct {
 	// somebody else asked for the lock. Duration is the time since the process learned of that. For a retained lease Renewed,
 	// and Lost if it is lost, are called once, however many callers share it; Released is called for each of them.
 	Recalled func(Event)
-	// Leaked is called when the garbage collector finds that no reference is left to a Lease that was neither released nor lost:
-	// the caller forgot to release it. Duration is the time since the grant. The lease is still renewed, until the keeper is
-	// closed or MaxLifetime is over, so others are kept out. It is not released, because what it protects may still be in use.
-	// While a context of the lease is referenced, so is the Lease. The first one is logged as a warning as well, and others once a minute by their number. Leases with NoRenewal, and those
-	// granted inside the process (Retain) are not reported.
+	// Leaked is called when the garbage collector finds that no reference is left to a Lease, or to a context of it, that was neither
+	// released nor lost: the caller forgot to release it. Duration is the time since the grant. The first one is logged as a warning
+	// as well, and others once a minute by their number. The lease is still renewed, until the keeper is closed or MaxLifetime is over,
+	// so others are kept out. It is not released, because what it protects may still be in use. Leases with NoRenewal, and those
+	// granted inside the process (Retain), are not reported.
 	Leaked func(Event)
 	// Succeeded is called when Do of package once learns that its job has succeeded in this period: it has run the job, with the lease
 	// of Token and Fence, or it found that an earlier run has succeeded, whose token is not known. Duration is the time since that

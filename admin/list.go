@@ -48,7 +48,7 @@ type ListOptions struct {
 // Nothing is sent before the loop begins. An error is yielded with a zero LockSummary, and ends the loop.
 //
 // It finds them by SCAN, on a Cluster at every primary, and looks them up by a few reads for each name. After each answer it
-// pauses for as long as that took. So it uses at most half of one CPU of the server; docs/operations.md has figures. The memory
+// pauses for as long as that took. So it uses at most half of one CPU of the server; [operations] has figures. The memory
 // it needs does not depend on the number of locks. During the loop it occupies one connection of the client's main pool for
 // each primary.
 //
@@ -63,7 +63,9 @@ type ListOptions struct {
 // The error matches [lockkeeper.ErrUnavailable], [lockkeeper.ErrClosed] or ctx.Err(), [lockkeeper.ErrInvalid] if the keeper is nil
 // or an option is not valid, or is an error reply of Redis. A connection that breaks ends the loop with ErrUnavailable, since
 // another server could not continue it; call List again. The Redis user needs permission for the commands that
-// docs/operations.md lists.
+// [operations] lists.
+//
+// [operations]: https://github.com/lockkeeper/lockkeeper/blob/main/docs/operations.md#permissions
 func List(ctx context.Context, k *lockkeeper.Keeper, opts *ListOptions) iter.Seq2[LockSummary, error] {
 	var o views.ListOptions
 	if opts != nil {

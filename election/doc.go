@@ -40,7 +40,7 @@
 //
 // At most one process has a lease whose Err method returns nil. But no lease prevents a process from being paused between its
 // last check and its write, so a former leader may write after the next one has started. Pass the fence with each write, so
-// that the store can reject it; docs/guarantees.md says how.
+// that the store can reject it; the [guarantees] say how.
 //
 // If the leader crashes, the next one starts when its lease has expired, which takes the TTL of the lock at most (30 s by
 // default). If it returns or its keeper is closed, the next one starts at once.
@@ -50,4 +50,6 @@
 // While Redis does not answer, nobody is elected. The leader goes on until its deadline and then sees the loss; candidates
 // keep campaigning, with a pause that grows from MinBackoff to MaxBackoff after each Lock that failed. When Redis is back,
 // one is elected.
+//
+// [guarantees]: https://github.com/lockkeeper/lockkeeper/blob/main/docs/guarantees.md#what-a-store-must-do
 package election

@@ -41,5 +41,7 @@
 // # Keys
 //
 // {prefix + name}:fair:holders is a string, the holder's token, which expires with the lease. Beside it are a hash with the
-// last fence and ticket, and the queue and heartbeats of the waiters. docs/protocol.md describes the protocol.
+// last fence and ticket, and the queue and heartbeats of the waiters. The [protocol] has the details.
+//
+// [protocol]: https://github.com/lockkeeper/lockkeeper/blob/main/docs/protocol.md
 package fair

@@ -162,14 +162,14 @@ func anything(Options) error { return nil }
 
 func withoutRetain(o Options) error {
 	if o.Retain {
-		return server.Invalid("Retain is set, which is for Concurrent and Rate only")
+		return server.Invalid("Retain is set, but only Rate can take permits ahead; leave it false")
 	}
 	return nil
 }
 
 func withoutTTL(o Options) error {
 	if o.TTL != 0 {
-		return server.Invalid("TTL %v is set, which is not for Rate: it has no leases", o.TTL)
+		return server.Invalid("TTL %v is set, but Rate has no leases; leave it 0", o.TTL)
 	}
 	return nil
 }

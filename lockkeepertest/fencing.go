@@ -23,8 +23,8 @@ type Store struct {
 	Stale error
 }
 
-// CheckFencing checks that a store refuses holders whose lock has been granted to somebody else since, as docs/guarantees.md
-// requires of it. Each check is a subtest with a store of its own, empty and without a fence, which open returns. Fences are
+// CheckFencing checks that a store refuses holders whose lock has been granted to somebody else since, as the
+// [guarantees] require of it. Each check is a subtest with a store of its own, empty and without a fence, which open returns. Fences are
 // those of an exclusive lock: mutex, fair, redlock, or rwlock if only writers use the store.
 //
 // A store may accept the same fence any number of times: it is that of one holder, who reads and writes several times. A
@@ -34,6 +34,8 @@ type Store struct {
 // write of a holder; that forgets the largest fence when it refuses a smaller one; that compares fences as texts or with 32
 // bits; and in most runs one that compares and writes in two steps. It does not check that the fence is as durable as the
 // value.
+//
+// [guarantees]: https://github.com/lockkeeper/lockkeeper/blob/main/docs/guarantees.md#what-a-store-must-do
 func CheckFencing(t *testing.T, open func(t *testing.T) Store) {
 	t.Helper()
 	for _, c := range fencingChecks {

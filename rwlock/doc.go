@@ -57,5 +57,7 @@
 // # Keys
 //
 // {prefix + name}:rwlock:holders is a sorted set of leases by the time at which they end. Beside it are a hash of metadata, and
-// the queue and heartbeats of the waiters. docs/protocol.md describes the protocol.
+// the queue and heartbeats of the waiters. The [protocol] has the details.
+//
+// [protocol]: https://github.com/lockkeeper/lockkeeper/blob/main/docs/protocol.md
 package rwlock

@@ -80,7 +80,7 @@ type Options struct {
 // range. New sends nothing. The keeper must be closed after the scheduler was stopped and its jobs have ended.
 func New(k *lockkeeper.Keeper, name string, period time.Duration, fn func(ctx context.Context, fence uint64) error, opts *Options) (cron.Job, error) {
 	if fn == nil {
-		return nil, fmt.Errorf("cronlock: %w: the function of the job %q is nil", lockkeeper.ErrInvalid, name)
+		return nil, fmt.Errorf("cronlock: %w: fn of the job %q is nil", lockkeeper.ErrInvalid, name)
 	}
 	var o Options
 	if opts != nil {

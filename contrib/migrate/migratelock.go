@@ -88,8 +88,11 @@ var _ database.Driver = (*Driver)(nil)
 // [mutex.Mutex]: https://pkg.go.dev/github.com/lockkeeper/lockkeeper/mutex#Mutex
 // [fair.Lock]: https://pkg.go.dev/github.com/lockkeeper/lockkeeper/fair#Lock
 func Wrap(driver database.Driver, locker lockkeeper.Locker, opts *Options) (*Driver, error) {
-	if driver == nil || locker == nil {
-		return nil, fmt.Errorf("migratelock: %w: the driver or the locker is nil", lockkeeper.ErrInvalid)
+	switch {
+	case driver == nil:
+		return nil, fmt.Errorf("migratelock: %w: the driver is nil", lockkeeper.ErrInvalid)
+	case locker == nil:
+		return nil, fmt.Errorf("migratelock: %w: the locker is nil", lockkeeper.ErrInvalid)
 	}
 	o, err := opts.withDefaults()
 	if err != nil {

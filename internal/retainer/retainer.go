@@ -57,7 +57,7 @@ type Lock struct {
 func New(l *keeper.Lock, names *Names) (*Lock, error) {
 	spec := l.Spec()
 	if spec.NoRenewal || spec.MaxLifetime > 0 {
-		return nil, server.Invalid("Retain is set together with NoRenewal or MaxLifetime; callers that share a lease end when it does")
+		return nil, server.Invalid("Retain is set together with NoRenewal %t, MaxLifetime %v; set only one of them", spec.NoRenewal, spec.MaxLifetime)
 	}
 	retaining := &Lock{names: names, ordinary: l}
 	switch {
