@@ -56,8 +56,10 @@ type Options struct {
 	// to 365 days. Not for Rate, which has no leases. Default 30 s.
 	TTL time.Duration
 
-	// Retain is that of [ratelimit.Options] for Rate and of [semaphore.Options] for Concurrent, and not for the others. While a
-	// process keeps a permit that no job uses, the first Do of another process with MaxWait 0 is postponed. Default false.
+	// Retain is that of [ratelimit.Options] for Rate and of [semaphore.Options] for Concurrent, and not for the others.
+	// Default false.
+	//
+	// While a process keeps a permit that no job uses, the first Do of another process with MaxWait 0 is postponed.
 	Retain bool
 
 	// Logger receives a warning if the lease of a job is lost while the job runs. Default slog.Default().
@@ -162,7 +164,7 @@ func anything(Options) error { return nil }
 
 func withoutRetain(o Options) error {
 	if o.Retain {
-		return server.Invalid("Retain is set, but only Rate can take permits ahead; leave it false")
+		return server.Invalid("Retain is set, which is for Concurrent and Rate only; leave it false")
 	}
 	return nil
 }
