@@ -132,7 +132,7 @@ contrib-test: ## the adapters for other libraries, each a module of its own
 	@set -e; for d in contrib/*/; do echo "$$d"; (cd $$d && $(GOTEST) -race ./...); done
 
 browser-test: ## the inspector's pages in Chromium; with SCREENSHOTS also pictures of them, in that directory
-	cd inspector/browsertest && go test -count=1 . $(if $(SCREENSHOTS),-args -screenshots $(abspath $(SCREENSHOTS)))
+	cd inspector/browsertest && $(GOTEST) -count=1 . $(if $(SCREENSHOTS),-args -screenshots $(abspath $(SCREENSHOTS)))
 
 release-test: ## gets the root and each adapter as their users would, from a file proxy of the last commit, and builds programs with them
 	cd tools && $(GOTEST) -count=1 -timeout 30m -v ./release
