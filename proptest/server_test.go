@@ -35,8 +35,8 @@ var (
 // world.
 type redisServer struct {
 	mini       *miniredis.Miniredis
-	step       func(call script)    // called after each script
-	subscribes func(channel string) // called for each subscription
+	step       func(call script)                       // called after each script
+	subscribes func(peer *server.Peer, channel string) // called for each subscription
 
 	mu      sync.Mutex        // held while a script runs; guards the fields below
 	known   map[string]string // scripts by their SHA
@@ -102,7 +102,7 @@ func (s *redisServer) hook(peer *server.Peer, cmd string, args ...string) bool {
 	if cmd != "EVALSHA" && cmd != "EVAL" { // a subscription, which must not run while a script does
 		if cmd == "SUBSCRIBE" && s.subscribes != nil {
 			for _, channel := range args {
-				s.subscribes(channel)
+				s.subscribes(peer, channel)
 			}
 		}
 		own := peer.ClientName
