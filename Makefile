@@ -37,7 +37,7 @@ WITHIN ?= 24h
 $(SIMULATIONS): simulate-%:
 	go test ./proptest -run '^TestSimulation$$/^$*$$' -v -timeout 24h -args -acquisitions=$(N) -within=$(WITHIN) -rapid.checks=50 $(addprefix -rapid.seed=,$(SEED))
 
-models: ## the scripts against plain models, and rate limits against their promise, by CHECKS random runs each; about a minute; other ones each time, or those of SEED
+models: ## the scripts against plain models, and rate limits and retained leases against their promises, by CHECKS random runs each; about seven minutes; other ones each time, or those of SEED
 	go test ./proptest -count=1 -skip '^TestSimulation$$' -timeout 1h -args -rapid.checks=$(CHECKS) $(addprefix -rapid.seed=,$(SEED))
 CHECKS ?= 400
 
