@@ -6,11 +6,12 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/keeper"
 )
 
-// WithNote returns a context whose acquisitions have a note for people, such as the id of the job that needs the lock. It is shown beside the
-// lock's holders and waiters: [Holder.Note] and [Waiter.Note], lockkeeper show, the pages of package inspector. Everybody who can read the
-// server's keys can read it.
+// WithNote returns a context whose acquisitions have a note for people, such as the id of the job that needs the lock. It is
+// shown beside the lock's holders and waiters: [Holder.Note] and [Waiter.Note], lockkeeper show, the pages of package
+// inspector. Everybody who can read the server's keys can read it.
 //
-// A note has at most 64 bytes and no characters that cannot be printed; with any other, an acquisition fails with [ErrInvalid]. It is a part
-// of the token, at 4 bytes for 3, and costs no command. A lease that a process retains for its callers has none, and a converted lease keeps
-// its note if the context of the conversion has none.
+// A note has at most 64 bytes and no characters that cannot be printed; with any other, an acquisition fails with [ErrInvalid].
+// It is a part of the token, at 4 bytes for 3, and costs no command. A converted lease keeps its note if the context of the
+// conversion has none. Leases that a process retains for its callers (option Retain) have none, and calls that are granted by
+// them ignore it.
 func WithNote(ctx context.Context, note string) context.Context { return keeper.WithNote(ctx, note) }

@@ -15,6 +15,52 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
+// TestNotesOfConversions: a converted lease has the note of the conversion, or else keeps its own; a retained one has none.
+func TestNotesOfConversions(t *testing.T) {
+	embedded.Run(t, func(s *embedded.Server) {
+		rdb := redis.NewClient(s.Network().Options(time.Second))
+		defer rdb.Close()
+		k, err := lockkeeper.New(rdb, nil)
+		must := func(err error) {
+			t.Helper()
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		must(err)
+		defer k.Close()
+		l, err := rwlock.New(k, "x", nil)
+		must(err)
+		want := func(note string, retained bool) {
+			t.Helper()
+			holders, err := l.Holders(ctx)
+			must(err)
+			if len(holders) != 1 || holders[0].Note != note || holders[0].Retained != retained {
+				t.Errorf("%+v, want one with the note %q, retained %v", holders, note, retained)
+			}
+		}
+		read, err := l.RLock(lockkeeper.WithNote(ctx, "report"))
+		must(err)
+		want("report", false)
+		write, err := l.Upgrade(ctx, read)
+		must(err)
+		want("report", false)
+		read, err = l.Downgrade(lockkeeper.WithNote(ctx, "check"), write)
+		must(err)
+		want("check", false)
+		must(read.Release(ctx))
+
+		r, err := rwlock.New(k, "x", &rwlock.Options{Retain: true})
+		must(err)
+		for range 3 { // at the latest then the process is subscribed, and retains the lease
+			read, err = r.RLock(lockkeeper.WithNote(ctx, "report"))
+			must(err)
+			must(read.Release(ctx))
+		}
+		want("", true)
+	})
+}
+
 // TestHooksOfConversions checks that an upgrade and a downgrade are calls of their own, with the context that the caller passed and the
 // mode that they ask for.
 func TestHooksOfConversions(t *testing.T) {

@@ -1,8 +1,6 @@
 package claim
 
-import (
-	"time"
-)
+import "time"
 
 // hold makes the claim hold a lease. What a release of it will do does not depend on how it was asked for, or on an earlier release.
 func (c *Claim) hold(r *Rules, fence int64, deadline, now Instant) {

@@ -181,9 +181,11 @@ func (l *Lock) Request(ctx context.Context, t Terms, wait bool) (*lease.Lease, e
 	if l.k.Closing().Err() != nil {
 		return nil, l.Fail(server.ErrClosed)
 	}
-	var err error
-	if t.note, err = NoteOf(ctx); err != nil {
-		return nil, l.Fail(err)
+	if t.Sharing == nil { // else the lease is of the process, not of the call
+		var err error
+		if t.note, err = NoteOf(ctx); err != nil {
+			return nil, l.Fail(err)
+		}
 	}
 	h, err := l.acquireInTurn(ctx, t, wait)
 	if err == nil && l.k.cfg.ReplicaAck.enabled() {

@@ -70,10 +70,7 @@ func (l *Lock) newRequest(ctx context.Context, t Terms, mode claim.Mode, health 
 	if t.Sharing != nil && l.spec.Limits == nil { // with limits, the token says it alone
 		r.policyArg = protocol.PolicyArgRetain
 	}
-	switch {
-	case t.Sharing != nil:
-		t.note = "" // the lease is of the process
-	case t.note == "" && t.origin != nil:
+	if t.note == "" && t.origin != nil {
 		origin, _ := protocol.ParseToken(t.origin.Token())
 		t.note = origin.Note
 	}

@@ -43,8 +43,8 @@ func (l *Lock) leastFence() int64 {
 	return least
 }
 
-// newToken makes the token of one attempt, the same for all servers, with the note of its caller and the least fence that its lease shall have, if the
-// clocks are known.
+// newToken makes the token of one attempt, the same for all servers, with the note of its caller and, if the clocks are known, the
+// least fence that its lease shall have.
 func (l *Lock) newToken(note string) string {
 	least := l.leastFence()
 	if least == 0 {
