@@ -18,7 +18,7 @@ func TestDefaultsMatchDocs(t *testing.T) {
 		t.Fatal(err)
 	}
 	said := func(pattern string) string {
-		m := regexp.MustCompile("(?m)^`" + pattern).FindSubmatch(page)
+		m := regexp.MustCompile("(?m)^\\| `" + pattern).FindSubmatch(page)
 		if m == nil {
 			t.Errorf("docs/options.md has no %s", pattern)
 			return ""

@@ -20,7 +20,7 @@ func said(t *testing.T, pattern string) (found []time.Duration) {
 	}
 	_, table, _ := strings.Cut(string(page), "\n## election\n")
 	table, _, _ = strings.Cut(table, "\n## ")
-	m := regexp.MustCompile("(?m)^`" + pattern).FindStringSubmatch(table)
+	m := regexp.MustCompile("(?m)^\\| `" + pattern).FindStringSubmatch(table)
 	if m == nil {
 		t.Fatalf("docs/options.md has no %s", pattern)
 	}

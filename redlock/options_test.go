@@ -12,7 +12,7 @@ func TestDefaultMaxRetryDelayMatchesDocs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := regexp.MustCompile("(?m)^`MaxRetryDelay` \\|.* Default (\\d+) (ms)\\.").FindSubmatch(page)
+	m := regexp.MustCompile("(?m)^\\| `MaxRetryDelay` \\|.* Default (\\d+) (ms)\\.").FindSubmatch(page)
 	if m == nil || string(m[1])+string(m[2]) != defaultMaxRetryDelay.String() {
 		t.Errorf("docs/options.md says %q, it is %v", m, defaultMaxRetryDelay)
 	}

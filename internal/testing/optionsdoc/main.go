@@ -23,12 +23,12 @@ const preface = `# Options
 
 <!-- go generate writes this page from the comments in the code. -->
 
-Nil options, and the zero value of each field, mean the defaults. A value out of range is rejected with ` + "`ErrInvalid`" + `; nothing is
-clamped. Durations are whole milliseconds; a fraction is dropped.
+Nil options, and the zero value of each field, mean the defaults. A value out of range is rejected with ` + "`ErrInvalid`" + `;
+nothing is clamped. Durations are whole milliseconds; a fraction is dropped.
 
-Arguments of constructors have bounds, too. A name has 1 to 1024 bytes. A limit of permits is from 1 to 1,000,000,000. The window of a
-rate limit is from 10 ms to 365 days (from 200 ms with ` + "`Retain`" + `), a fraction of a millisecond is rounded up, and a ` + "`Pause`" + ` lasts from
-1 ms to 24 h. The period of ` + "`once`" + ` is from its TTL to 365 days.
+Arguments of constructors have bounds, too. A name has 1 to 1024 bytes. A limit of permits is from 1 to 1,000,000,000.
+The window of a rate limit is from 10 ms to 365 days (from 200 ms with ` + "`Retain`" + `), a fraction of a millisecond is
+rounded up, and a ` + "`Pause`" + ` lasts from 1 ms to 24 h. The period of ` + "`once`" + ` is from its TTL to 365 days.
 `
 
 // skipped are the directories without options of users.
@@ -116,18 +116,18 @@ func (p *page) add(dir, importPath string) error {
 
 // write writes the table of a package. Rows that an earlier table has with the same text refer to it.
 func (p *page) write(heading string, rows []row) {
-	fmt.Fprintf(&p.text, "\n## %s\n\noption | description\n---|---\n", heading)
+	fmt.Fprintf(&p.text, "\n## %s\n\n| option | description |\n|---|---|\n", heading)
 	for i := 0; i < len(rows); i++ {
 		names, earlier := rows[i].field, p.seen[rows[i].key()]
 		if earlier == "" {
 			p.seen[rows[i].key()] = heading
-			fmt.Fprintf(&p.text, "%s | %s\n", names, rows[i].text)
+			fmt.Fprintf(&p.text, "| %s | %s |\n", names, rows[i].text)
 			continue
 		}
 		for ; i+1 < len(rows) && p.seen[rows[i+1].key()] == earlier; i++ {
 			names += ", " + rows[i+1].field
 		}
-		fmt.Fprintf(&p.text, "%s | as in [%s](#%s)\n", names, earlier, strings.ReplaceAll(earlier, "/", ""))
+		fmt.Fprintf(&p.text, "| %s | as in [%s](#%s) |\n", names, earlier, strings.ReplaceAll(earlier, "/", ""))
 	}
 }
 

@@ -47,7 +47,7 @@ func TestGenerate(t *testing.T) {
 			switch {
 			case x.want[0] != '`' && (err == nil || !strings.Contains(err.Error(), x.want)):
 				t.Errorf("%v, want: %s", err, x.want)
-			case x.want[0] == '`' && page != preface+"\n## a\n\noption | description\n---|---\n"+x.want+"\n":
+			case x.want[0] == '`' && page != preface+"\n## a\n\n| option | description |\n|---|---|\n"+"| "+strings.ReplaceAll(x.want, "\n", " |\n| ")+" |\n":
 				t.Errorf("%v\n%s", err, strings.TrimPrefix(page, preface))
 			}
 		})
@@ -58,7 +58,7 @@ func TestRepeatedRowsRefer(t *testing.T) {
 	p := page{seen: map[row]string{}}
 	p.write("a/b", []row{{"`P.X`", "is"}, {"`Y`", "is"}})
 	p.write("c", []row{{"`X`", "is"}, {"`Y`", "is"}, {"`Z`", "is"}})
-	if want := "`X`, `Y` | as in [a/b](#ab)\n`Z` | is\n"; !strings.HasSuffix(p.text.String(), want) {
+	if want := "| `X`, `Y` | as in [a/b](#ab) |\n| `Z` | is |\n"; !strings.HasSuffix(p.text.String(), want) {
 		t.Error(p.text.String())
 	}
 }
