@@ -24,15 +24,16 @@ const preface = `# Options
 <!-- go generate writes this page from the comments in the code. -->
 
 Nil options, and the zero value of each field, mean the defaults. A value out of range is rejected with ` + "`ErrInvalid`" + `;
-nothing is clamped. Durations are whole milliseconds; a fraction is dropped.
+nothing is clamped. Durations are whole milliseconds; a fraction is dropped. [Adapters](../contrib/README.md) have
+pages of their own.
 
 Arguments of constructors have bounds, too. A name has 1 to 1024 bytes. A limit of permits is from 1 to 1,000,000,000.
 The window of a rate limit is from 10 ms to 365 days (from 200 ms with ` + "`Retain`" + `), a fraction of a millisecond is
 rounded up, and a ` + "`Pause`" + ` lasts from 1 ms to 24 h. The period of ` + "`once`" + ` is from its TTL to 365 days.
 `
 
-// skipped are the directories without options of users.
-var skipped = []string{"bench", "cmd", "examples", "internal", "interop", "proptest", "rollout", "testdata", "tools"}
+// skipped are the directories without options of users, and contrib, whose modules have pages of their own.
+var skipped = []string{"bench", "cmd", "contrib", "examples", "internal", "interop", "proptest", "rollout", "testdata", "tools"}
 
 func main() {
 	page, err := generate(".")
