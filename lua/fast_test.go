@@ -206,3 +206,30 @@ func TestLeastFences(t *testing.T) {
 		})
 	}
 }
+
+// TestHandOnWithoutSubscription: a waiter whose keeper has said that it is not subscribed is left to the general script, although the
+// keeper may be subscribed again. Its heartbeat can have lapsed, and the lease that it is granted ends with that.
+func TestHandOnWithoutSubscription(t *testing.T) {
+	t.Parallel()
+	for _, set := range []*lua.Set{lua.Mutex, lua.Fair, lua.RWLock, lua.Semaphore} {
+		t.Run(set.Kind, func(t *testing.T) {
+			onBothServers(t, set, func(b *bench) {
+				flags, policyArg := flagsOf(set)
+				own, waiter := token("a", 1)+flags, token("b", 1)+flags
+				b.enqueue(own, waiter)
+				b.listen("b")
+				handOn := func(want int64) {
+					b.Helper()
+					args := protocol.HandOnArgs(nil, own, channelPrefix, protocol.EpochOf(metadataTTL), nil)
+					if code, err := b.run(set.Fast.HandOn, args...).Int64(); err != nil || code != want {
+						b.Fatalf("the fast script replied %d, want %d (%v)", code, want, err)
+					}
+				}
+				b.eval(set.Heartbeat, append(heartbeatArgs(protocol.HeartbeatUnsubscribed, policyArg), waiter))
+				handOn(lua.Undecided)
+				b.eval(set.Heartbeat, append(heartbeatArgs(0, policyArg), waiter))
+				handOn(lua.Granted)
+			})
+		})
+	}
+}
