@@ -8,7 +8,7 @@ GOTEST ?= go test
 KIND ?= mutex fair rwlock semaphore
 SIMULATIONS := $(addprefix simulate-,$(KIND))
 
-.PHONY: test race gate gates stress lint tidy fmt faults soak fuzz bench bench-once bench-test bench-peers bench-quick demo recording examples-test otel-test contrib-test browser-test interop rollout release release-test simulate models mutants explore versions oldest-go $(SIMULATIONS)
+.PHONY: test race gate gates stress lint tidy fmt faults soak fuzz bench bench-all bench-once bench-test bench-peers bench-quick demo recording examples-test otel-test contrib-test browser-test interop rollout release release-test simulate models mutants explore versions oldest-go $(SIMULATIONS)
 
 test: ## the README's command
 	$(GOTEST) $(PKG)
@@ -79,6 +79,14 @@ FUZZTIME ?= 30s
 bench: ## ratios; about five minutes, better on a quiet machine
 	go test -run '^$$' -bench . -benchtime 3s -timeout 30m $(PKG)
 bench: PKG = ./mutex
+
+bench-all: ## every figure of docs/benchmarks.md, the README and bench/README.md, in one run of a commit; needs redis-server, etcd and valgrind on PATH; half an hour, on a machine that does nothing else
+	@for c in redis-server etcd valgrind; do command -v $$c >/dev/null || { echo "needs $$c on PATH"; exit 1; }; done
+	@test -z "$$(git status --porcelain)" || { echo "commit first: all figures are of one commit"; exit 1; }
+	cd bench && go run . -plot ../docs/img -page ../docs/benchmarks.md,../README.md
+	go test -run '^$$' -bench '$(FIGURES)' -timeout 1h -p 1 ./admin ./mutex ./fair ./rwlock ./semaphore ./ratelimit >bench/figures.txt
+	cd bench && go test -run '^$$' -bench '$(FIGURES)' -timeout 1h -p 1 ./... >>figures.txt
+FIGURES := ^Benchmark(Instructions|Handoff|Contended|Idle|Admit|Per|Acknowledged|Servers|Retained.*|ListBesideLocks)$$
 
 bench-once: ## every benchmark of every module once, to see that it works; two minutes
 	@git grep -l '^func Benchmark' -- '*_test.go' | xargs -n 1 dirname | sort -u | xargs -P 2 -I DIR sh -c \

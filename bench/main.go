@@ -8,6 +8,7 @@
 //	go run . -json              # figures for programs
 //	go run . -redis URL         # on this server, which nobody else should be using; a cluster is started all the same
 //	go run . -plot DIR          # and charts as SVG
+//	go run . -page FILE         # and the tables of a page, or of several with commas between them; for a run of all cases
 //
 // A case runs in rounds. In each round every library has its turn, with clients of its own that are closed before the
 // next has its turn, because the client-side caching that rueidislock lives on makes every write at a server dearer, also
@@ -70,6 +71,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	only := flags.String("only", "", "the cases to run, with commas between them")
 	url := flags.String("redis", "", "the `URL` of a Redis server to use, redis://…; by default one is started")
 	plots := flags.String("plot", "", "write charts as SVG into this `directory`")
+	pages := flags.String("page", "", "write the tables of this `file`, or of several with commas between them, between their comments")
 	quick := flags.Bool("quick", false, "less of each, for a look: under a minute")
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
@@ -83,6 +85,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 	chosen, err := choose(*only)
 	if err != nil {
 		fmt.Fprintf(stderr, "bench: %v\n", err)
+		return 2
+	}
+	if *pages != "" && (*only != "" || *quick) {
+		fmt.Fprintln(stderr, "bench: -page needs a whole run, without -only and -quick: all figures of a page are of one run")
 		return 2
 	}
 	redis.SetLogger(silence{}) // clients log that connections end, which here they shall
@@ -112,6 +118,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	})
 	if err == nil && *plots != "" {
 		err = charts(b.results, *plots)
+	}
+	if err == nil && *pages != "" {
+		err = fill(strings.Split(*pages, ","), b.results, m)
 	}
 	if err != nil {
 		fmt.Fprintf(stderr, "bench: %v\n", err)
