@@ -36,12 +36,18 @@ type Elector struct {
 
 var _ gocron.Elector = (*Elector)(nil)
 
+// ElectorOptions are the settings of an Elector. Nil, and the zero value of the field, mean the defaults.
+type ElectorOptions struct {
+	// Logger receives losses and errors. Default slog.Default().
+	Logger *slog.Logger
+}
+
 // NewElector returns an elector that campaigns with a mutex, a fair lock or a redlock, in the background, until Close. All
-// schedulers must use the same lock. Losses and errors are logged; a nil logger means slog.Default(). The error is
-// [lockkeeper.ErrInvalid] if the locker is nil, or is a mutex with Options.Retain.
-func NewElector(locker election.Locker, log *slog.Logger) (*Elector, error) {
-	if log == nil {
-		log = slog.Default()
+// schedulers must use the same lock. The error is [lockkeeper.ErrInvalid] if the locker is nil, or is a mutex with Options.Retain.
+func NewElector(locker election.Locker, opts *ElectorOptions) (*Elector, error) {
+	log := slog.Default()
+	if opts != nil && opts.Logger != nil {
+		log = opts.Logger
 	}
 	e := &Elector{log: log, ended: make(chan struct{}), decided: make(chan struct{})}
 	e.decide = sync.OnceFunc(func() { close(e.decided) })

@@ -86,7 +86,7 @@ func newElector(t *testing.T, k *lockkeeper.Keeper) *gocronlock.Elector {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := gocronlock.NewElector(m, quiet)
+	e, err := gocronlock.NewElector(m, &gocronlock.ElectorOptions{Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}
