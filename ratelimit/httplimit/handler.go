@@ -119,9 +119,15 @@ func seconds(d time.Duration) string {
 	return strconv.FormatInt(int64((d+time.Second-1)/time.Second), 10)
 }
 
-// Shared returns a function for NewHandler that limits all requests together.
+// Shared returns a function for NewHandler that limits all requests together. If the limiter is nil, the function returns an error
+// that matches [lockkeeper.ErrInvalid] for each request: a limit that is missing is not one that lets everything pass.
 func Shared(limiter *ratelimit.Limiter) func(*http.Request) (*ratelimit.Limiter, error) {
-	return func(*http.Request) (*ratelimit.Limiter, error) { return limiter, nil }
+	return func(*http.Request) (*ratelimit.Limiter, error) {
+		if limiter == nil {
+			return nil, server.Invalid("the limiter is nil")
+		}
+		return limiter, nil
+	}
 }
 
 // PerKey returns a function for NewHandler that limits the requests of each key, such as a user or an address: at most limit of

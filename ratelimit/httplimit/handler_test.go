@@ -161,13 +161,14 @@ func TestHandlerOptionsChecked(t *testing.T) {
 	shared := httplimit.Shared(limiter)
 	_, noNext := httplimit.NewHandler(shared, nil, nil)
 	_, noLimiter := httplimit.NewHandler(nil, empty, nil)
+	_, noShared := httplimit.Shared(nil)(nil)
 	_, noTime := httplimit.NewHandler(shared, empty, &httplimit.HandlerOptions{Timeout: time.Microsecond})
 	_, noKey := httplimit.PerKey(s.Keeper(t, nil), "x", 1, time.Second, nil, nil)
 	_, noLimit := httplimit.PerKey(s.Keeper(t, nil), "x", 0, time.Second, httplimit.RemoteIP, nil)
 	_, noName := httplimit.PerKey(s.Keeper(t, nil), "}", 1, time.Second, httplimit.RemoteIP, nil)
 	_, short := httplimit.PerKey(s.Keeper(t, nil), "x", 1, 100*time.Millisecond, httplimit.RemoteIP, &ratelimit.Options{Retain: true})
 	for want, err := range map[string]error{
-		"next": noNext, "limiter": noLimiter, "Timeout 1µs": noTime, "key": noKey, "limit 0": noLimit, "}": noName,
+		"next": noNext, "limiter": noLimiter, "the limiter is nil": noShared, "Timeout 1µs": noTime, "key": noKey, "limit 0": noLimit, "}": noName,
 		"window 100ms": short,
 	} {
 		if !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), want) {
