@@ -30,7 +30,7 @@ var limiters = []limiter{
 		open: rateLimit(nil),
 	},
 	{
-		name: "lockkeeper, Retain", settings: "the same; permits are taken ahead",
+		name: "lockkeeper ratelimit, Retain", settings: "the same; permits are taken ahead",
 		open: rateLimit(&ratelimit.Options{Retain: true}),
 	},
 	{

@@ -9,12 +9,15 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
 
 // machine is where and with what the figures were taken.
 type machine struct {
+	Date     string `json:"date"`
+	Commit   string `json:"commit"` // with -dirty if files are changed
 	Cores    int    `json:"cores"`
 	CPU      string `json:"cpu"`
 	Kernel   string `json:"kernel"`
@@ -35,7 +38,11 @@ type used struct {
 
 // describe returns a description of the machine and the servers. What it cannot find out is "unknown".
 func describe(ctx context.Context, rdb redis.UniversalClient, etcd bool) machine {
-	m := machine{Cores: runtime.NumCPU(), Go: runtime.Version(), CPU: "unknown", Kernel: "unknown", Load: "unknown", Redis: "unknown"}
+	m := machine{Cores: runtime.NumCPU(), Go: runtime.Version(), CPU: "unknown", Kernel: "unknown", Load: "unknown", Redis: "unknown",
+		Date: time.Now().UTC().Format(time.DateOnly), Commit: "unknown"}
+	if out, err := exec.Command("git", "describe", "--always", "--dirty", "--exclude=*").Output(); err == nil {
+		m.Commit = strings.TrimSpace(string(out))
+	}
 	versions := versions()
 	m.GoRedis = versions["github.com/redis/go-redis/v9"]
 	use := func(name, module, setting string) {

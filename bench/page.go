@@ -3,11 +3,9 @@ package main
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 )
 
 // figure is a metric of a case as a page shows it.
@@ -160,12 +158,8 @@ func filled(page string, r *results, run string) (string, error) {
 
 // sentence says when, of which commit and on what the run was made.
 func (m machine) sentence() string {
-	commit := "an unknown commit"
-	if out, err := exec.Command("git", "describe", "--always", "--dirty", "--exclude=*").Output(); err == nil {
-		commit = "commit " + strings.TrimSpace(string(out))
-	}
-	text := fmt.Sprintf("Measured on %s at %s, with %d cores of %s, %s, %s, go-redis %s and Redis %s on loopback",
-		time.Now().UTC().Format(time.DateOnly), commit, m.Cores, m.CPU, m.Kernel, m.Go, m.GoRedis, m.Redis)
+	text := fmt.Sprintf("Measured on %s at commit %s, with %d cores of %s, %s, %s, go-redis %s and Redis %s on loopback",
+		m.Date, m.Commit, m.Cores, m.CPU, m.Kernel, m.Go, m.GoRedis, m.Redis)
 	if m.Etcd != "" {
 		text += ", etcd " + m.Etcd
 	}
