@@ -28,7 +28,7 @@ type mutant struct {
 	bug      string // description
 	file     string // below the root of the module
 	old, new string
-	finds    string // the primitive whose simulation finds it, or another simulation; "permits": the model of permits, since windows alone are not simulated; or a package's own tests: "lua tests", without those of how scripts are written, or "semaphore tests", "ratelimit tests", "retain tests", those of retained permits
+	finds    string // the primitive whose simulation finds it, or another simulation; "permits": the model of permits, since windows alone are not simulated; or a package's own tests: "lua tests", without those of how scripts are written, or "claim tests"; or "semaphore tests", "ratelimit tests", "retain tests", those of retained permits
 }
 
 var mutants = []mutant{
@@ -118,7 +118,7 @@ var mutants = []mutant{
 
 	// The keeper.
 	{"a deadline is counted from the reply", "internal/claim/request.go", "c.grant(r, now, Held, e.Fence, e.Sent, r.TTL, out)", "c.grant(r, now, Held, e.Fence, now, r.TTL, out)", "fair"},
-	{"an unconfirmed lease's deadline is counted from the message", "internal/claim/request.go", "c.grant(r, now, Unconfirmed, fence, c.asked, r.ClaimTTL, out)", "c.grant(r, now, Unconfirmed, fence, now, r.ClaimTTL, out)", "fair"},
+	{"an unconfirmed lease's deadline is counted from the message", "internal/claim/request.go", "c.grant(r, now, Unconfirmed, fence, c.asked, r.ClaimTTL, out)", "c.grant(r, now, Unconfirmed, fence, now, r.ClaimTTL, out)", "claim tests"},
 	{"the server's clock is compared with the process's", "internal/wait/queue.go", "Fence: change.Fence, TTL: change.ExpiresIn}", "Fence: change.Fence, TTL: reply.Now + change.ExpiresIn - time.Now().UnixMilli()}", "fair"},
 	{"waiters send no heartbeats", "internal/wait/queue.go", "	for batch := range slices.Chunk(waiters, queue.Batch) {\n		q.send(batch)\n	}\n", "", "fair"},
 	{"an unconfirmed lease is not confirmed", "internal/claim/lease.go", "c.renewAt = renewalTime(now, min(ttl, c.deadline.Sub(now))/3)", "c.renewAt = now.Add(ttl)", "fair"},
@@ -175,6 +175,8 @@ func TestMutants(t *testing.T) {
 				m.runTests(t, x, root, "lua", "-test.skip="+rules)
 			case m.finds == "semaphore tests" || m.finds == "ratelimit tests":
 				m.runTests(t, x, root, strings.TrimSuffix(m.finds, " tests"), "-test.run=Retain")
+			case m.finds == "claim tests":
+				m.runTests(t, x, root, "internal/claim", "-test.run=.")
 			case m.finds == "retain tests":
 				m.runTests(t, x, root, "internal/retain", "-test.run=Block|Hold")
 			case strings.HasPrefix(m.file, "lua/"):
