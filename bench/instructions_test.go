@@ -107,12 +107,12 @@ func BenchmarkInstructions(b *testing.B) {
 			})
 		}
 	}
-	for i, l := range limiters[:2] {
+	for _, l := range limiters {
 		for _, c := range []struct {
 			of    string
 			limit int // per second of the machine's time, during which the slowed server decides a few thousand times
 		}{{"open", 1_000_000}, {"closed", 50}} {
-			b.Run("limit_"+c.of+"/"+[]string{"lockkeeper", "redis_rate"}[i], func(b *testing.B) {
+			b.Run("limit_"+c.of+"/"+l.name, func(b *testing.B) {
 				instructions(b, func(v *counted) func() error {
 					ask := l.open(v, v.at, c.limit)("x")
 					return func() error {
