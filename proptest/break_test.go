@@ -3,6 +3,7 @@ package proptest
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
@@ -59,8 +60,8 @@ func (w *world) brokenLocked(s *step) {
 	if stays || stands {
 		w.breaksLocked(ends, "%s is broken and stays", w.tokenName(s.token))
 	}
-	if !held && !stood {
-		return
+	if !held && !stood || !w.breakNoted(s.token) {
+		return // it had nothing: a queue, for example, that had expired since the script before
 	}
 	if held {
 		w.tally["a lease is broken"]++
@@ -76,6 +77,17 @@ func (w *world) brokenLocked(s *step) {
 	if q := w.requestLocked(s.token); q != nil && w.subscribed(s.token) && q.p.neverDegraded() && w.lag == 0 {
 		q.told = time.Now()
 	}
+}
+
+// breakNoted reports whether the server has a note for the keeper that the token was broken, which is left if it had something.
+func (w *world) breakNoted(token string) bool {
+	members, _ := w.server.mini.DB(0).SortedSet(w.history.keys.Tombstones)
+	for m := range members {
+		if strings.HasPrefix(m, token+" ") {
+			return true
+		}
+	}
+	return false
 }
 
 // subscribed reports whether the keeper of a token receives messages.

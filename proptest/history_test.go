@@ -105,6 +105,7 @@ type history struct {
 	last          *view                // after the last script; nil: it may have changed since
 	maxFence      uint64               // the largest fence
 	lost          bool                 // data was lost
+	lostAt        time.Time            // when data was last lost
 	ends          map[string]int64     // µs, by the server's clock: when each lease expires
 	unknownLeases map[string]bool      // leases that the server may have lost
 	givenUp       map[string]bool      // tokens that were given up, since data was last lost or the clock set forward
@@ -349,7 +350,9 @@ func (w *world) dataLost(data bool) {
 		q.healthySince, q.positionKnown = time.Time{}, false
 	}
 	h.last = v
-	h.lost = h.lost || data
+	if data {
+		h.lost, h.lostAt = true, time.Now()
+	}
 	h.writerStreak = math.MaxInt32
 	w.kind.serverDegraded(true, v.now, v.now)
 	clear(h.givenUp)

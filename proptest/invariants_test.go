@@ -149,8 +149,8 @@ func (w *world) checkGrant(s *step, token string) {
 		w.breaksLocked(fences, "%d of %s after %d", l.fence, w.tokenName(token), h.maxFence)
 	}
 	h.maxFence, h.lastGrant = l.fence, time.Now()
-	if !s.askers[token] && time.Since(w.ahead) < w.heartbeatTimeout() {
-		h.unknownLeases[token] = true // it ends with a heartbeat that the jump of the clock has shortened
+	if !s.askers[token] && (time.Since(w.ahead) < w.heartbeatTimeout() || time.Since(h.lostAt) < w.heartbeatTimeout()) {
+		h.unknownLeases[token] = true // it ends with a heartbeat that the jump of the clock has shortened, or before one that was lost
 	}
 	w.tally["grants"]++
 	if s.script == "acquire" && s.token == token && h.granting[token] {
