@@ -29,7 +29,7 @@ func (w *world) handOverToken(r *rapid.T) {
 		r.Skip("too many")
 	}
 	q := &request{
-		w: w, p: to, use: from.use, count: from.count, adopts: from, began: time.Now(), releaseTimeout: time.Second,
+		w: w, p: to, use: from.use, count: from.count, adopts: from, broken: from.broken, began: time.Now(), releaseTimeout: time.Second,
 		releaseCh: make(chan struct{}), convertTo: make(chan *request, 1),
 	}
 	w.enter(q, w.while(r, 10*time.Second), false)
