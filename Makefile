@@ -41,8 +41,8 @@ models: ## the scripts against plain models, and rate limits and retained leases
 	go test ./proptest -count=1 -skip '^TestSimulation$$' -timeout 1h -args -rapid.checks=$(CHECKS) $(addprefix -rapid.seed=,$(SEED))
 CHECKS ?= 400
 
-mutants: ## deliberate bugs, each of which the simulation, or the tests that it names, have to find; about ten minutes; BUG narrows it down, by words of a name with _ between
-	go test ./proptest -run '^TestMutants$$/$(BUG)' -v -timeout 1h -args -mutants
+mutants: ## deliberate bugs, each of which the simulation, or the tests that it names, have to find; about half an hour; BUG narrows it down, by words of a name with _ between
+	go test ./proptest -run '^TestMutants$$/$(BUG)' -v -timeout 3h -args -mutants
 
 explore: ## every order of steps in small worlds, with deliberate bugs that must be found; a few minutes
 	go test ./internal/testing/explore -count=1 -v -parallel 2 -timeout 1h -args -explore
