@@ -30,7 +30,7 @@
 // # Not searched
 //
 // The times of heartbeats (they are sent once a second, or when something asks for one), pauses between attempts, leases that are not
-// renewed or have a longest lifetime, parts of a redlock, permits, adoption, servers that fail, clocks that are set, the local queue of a
+// renewed or have a longest lifetime, parts of a redlock, permits that return by the clock, adoption, servers that fail, clocks that are set, the local queue of a
 // mutex that does not retain, a second retained lease of a request's name, more than four late copies or six messages at once.
 //
 // # Files
