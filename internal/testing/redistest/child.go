@@ -24,9 +24,7 @@ type Child struct {
 func StartChild(t TB, env ...string) *Child {
 	t.Helper()
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cmd := exec.Command(self)
 	cmd.Env = append(os.Environ(), env...)
 	return StartCommand(t, cmd)
@@ -38,16 +36,11 @@ func StartCommand(t TB, cmd *exec.Cmd) *Child {
 	c := &Child{Lines: make(chan string, 100), t: t, cmd: cmd}
 	c.cmd.Stderr = os.Stderr
 	var err error
-	if c.in, err = c.cmd.StdinPipe(); err != nil {
-		t.Fatal(err)
-	}
+	c.in, err = c.cmd.StdinPipe()
+	must(t, err)
 	out, err := c.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := start(c.cmd); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, start(c.cmd))
 	t.Cleanup(func() { _ = c.cmd.Process.Kill(); _ = c.cmd.Wait() })
 	go func() {
 		defer close(c.Lines)
@@ -80,14 +73,10 @@ func (c *Child) WaitForLine(prefix string) string {
 func (c *Child) Signal(sig syscall.Signal) {
 	c.t.Helper()
 	if sig == syscall.SIGSTOP {
-		if err := Freeze(c.cmd.Process.Pid); err != nil {
-			c.t.Fatal(err)
-		}
+		must(c.t, Freeze(c.cmd.Process.Pid))
 		return
 	}
-	if err := c.cmd.Process.Signal(sig); err != nil {
-		c.t.Fatal(err)
-	}
+	must(c.t, c.cmd.Process.Signal(sig))
 }
 
 // WriteLine writes a line to the process's standard input.

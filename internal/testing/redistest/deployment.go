@@ -33,9 +33,7 @@ func StartSentinel(t TB, replicas int) *Sentinel {
 		conf := filepath.Join(dir, "sentinel.conf")
 		text := fmt.Sprintf("port %d\nbind 127.0.0.1\ndir %s\nsentinel monitor main 127.0.0.1 %d 2\n"+
 			"sentinel down-after-milliseconds main 1000\nsentinel failover-timeout main 5000\n", port, dir, s.Primary.Port)
-		if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(conf, []byte(text), 0o600))
 		w := &Server{t: t, Port: port, Addr: "127.0.0.1:" + strconv.Itoa(port), Dir: dir}
 		w.launch(conf, "--sentinel")
 		t.Cleanup(w.Kill)
@@ -66,10 +64,16 @@ func StartSentinel(t TB, replicas int) *Sentinel {
 func StartReplica(t TB, of *Server) *Server {
 	t.Helper()
 	r := Start(t, "--replicaof", "127.0.0.1 "+strconv.Itoa(of.Port))
-	r.Await("up", func(ctx context.Context, c *redis.Client) (string, error) {
+	r.awaitSync()
+	return r
+}
+
+// awaitSync waits until a replica is in sync.
+func (s *Server) awaitSync() {
+	s.t.Helper()
+	s.Await("up", func(ctx context.Context, c *redis.Client) (string, error) {
 		return field(c.Info(ctx, "replication").Result())("master_link_status")
 	})
-	return r
 }
 
 // Client returns a client that follows the sentinels. It is closed with the test.
@@ -116,18 +120,18 @@ func StartCluster(t TB, primaries, replicas int) *Cluster {
 			all = append(all, r)
 		}
 	}
-	bus := func(s *Server) string { return s.args[indexOf(s.args, "--cluster-port")+1] }
+	bus := func(s *Server) string { return s.args[slices.Index(s.args, "--cluster-port")+1] }
 	for _, s := range all[1:] {
 		must(s.Client().Do(ctx, "cluster", "meet", "127.0.0.1", all[0].Port, bus(all[0])).Err())
 	}
-	known := func(s *Server, want int) {
-		s.Await(strconv.Itoa(want), func(ctx context.Context, c *redis.Client) (string, error) {
-			return field(c.ClusterInfo(ctx).Result())("cluster_known_nodes")
-		})
+	awaitAll := func(name, want string) { // a field of CLUSTER INFO
+		for _, s := range all {
+			s.Await(want, func(ctx context.Context, c *redis.Client) (string, error) {
+				return field(c.ClusterInfo(ctx).Result())(name)
+			})
+		}
 	}
-	for _, s := range all {
-		known(s, len(all))
-	}
+	awaitAll("cluster_known_nodes", strconv.Itoa(len(all)))
 	for i, p := range c.Primaries {
 		id, err := p.Client().Do(ctx, "cluster", "myid").Text()
 		must(err)
@@ -135,16 +139,10 @@ func StartCluster(t TB, primaries, replicas int) *Cluster {
 			r.Await("OK", func(ctx context.Context, c *redis.Client) (string, error) {
 				return c.ClusterReplicate(ctx, id).Result()
 			})
-			r.Await("up", func(ctx context.Context, c *redis.Client) (string, error) {
-				return field(c.Info(ctx, "replication").Result())("master_link_status")
-			})
+			r.awaitSync()
 		}
 	}
-	for _, s := range all {
-		s.Await("ok", func(ctx context.Context, c *redis.Client) (string, error) {
-			return field(c.ClusterInfo(ctx).Result())("cluster_state")
-		})
-	}
+	awaitAll("cluster_state", "ok")
 	return c
 }
 
@@ -260,13 +258,4 @@ func field(info string, err error) func(name string) (string, error) {
 		}
 		return "", err
 	}
-}
-
-func indexOf(list []string, s string) int {
-	for i, v := range list {
-		if v == s {
-			return i
-		}
-	}
-	return -1
 }

@@ -30,6 +30,14 @@ type TB interface {
 	TempDir() string
 }
 
+// must ends the test if there is an error.
+func must(t TB, err error) {
+	if err != nil {
+		t.Helper()
+		t.Fatal(err)
+	}
+}
+
 // Binary returns the path of the server to run: REDIS_SERVER if it is set, otherwise redis-server from PATH.
 func Binary() (string, error) {
 	if path := os.Getenv("REDIS_SERVER"); path != "" {
@@ -185,9 +193,7 @@ func (s *Server) Kill() {
 // Freeze stops the process by SIGSTOP and returns when it has stopped.
 func (s *Server) Freeze() {
 	s.t.Helper()
-	if err := Freeze(s.PID()); err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, Freeze(s.PID()))
 }
 
 // Thaw continues a frozen process.
@@ -246,7 +252,7 @@ var ports = struct {
 }{taken: map[int]bool{}}
 
 // ScriptCalls returns what counts the scripts that the server has run.
-func (s *Server) ScriptCalls(t TB, args ...string) func() float64 {
+func (s *Server) ScriptCalls(t TB) func() float64 {
 	admin := s.Client()
 	return func() (n float64) {
 		t.Helper()

@@ -1,0 +1,31 @@
+// Package must ends a test when something fails that the test does not check, but needs.
+package must
+
+import "testing"
+
+// OK ends the test if there is an error. It may be called only in the goroutine of the test.
+func OK(t testing.TB, err error) {
+	if err != nil {
+		t.Helper()
+		t.Fatal(err)
+	}
+}
+
+// Report fails the test if there is an error, and lets it go on.
+func Report(t testing.TB, err error) {
+	if err != nil {
+		t.Helper()
+		t.Error(err)
+	}
+}
+
+// Get returns what a call has returned, or ends the test if it has failed:
+//
+//	k := must.Get(lockkeeper.New(rdb, nil))(t)
+func Get[T any](value T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		OK(t, err)
+		return value
+	}
+}
