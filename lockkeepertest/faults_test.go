@@ -3,13 +3,16 @@ package lockkeepertest_test
 import (
 	"context"
 	"errors"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/fair"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/lockkeeper/lockkeeper/rwlock"
@@ -79,9 +82,7 @@ func TestLoseLease(t *testing.T) {
 func TestStealLock(t *testing.T) {
 	everywhere(t, func(t *testing.T, s *lockkeepertest.Server) {
 		newFair := func() *fair.Lock {
-			l, err := fair.New(s.Keeper(t, short), "x", &fair.Options{TTL: ttl.TTL})
-			must(t, err)
-			return l
+			return must.Get(fair.New(s.Keeper(t, short), "x", &fair.Options{TTL: ttl.TTL}))(t)
 		}
 		lease := lock(t, newFair())
 		waiting := []chan *lockkeeper.Lease{waitFor(t, s, newFair(), "x", 1), waitFor(t, s, newFair(), "x", 2)}
@@ -105,14 +106,11 @@ func TestStealLock(t *testing.T) {
 func TestStealLockOfOtherKinds(t *testing.T) {
 	everywhere(t, func(t *testing.T, s *lockkeepertest.Server) {
 		k := s.Keeper(t, &lockkeeper.Options{Prefix: "app:"})
-		f, err := fair.New(k, "x", &fair.Options{TTL: ttl.TTL})
-		must(t, err)
-		rw, err := rwlock.New(k, "x", &rwlock.Options{TTL: ttl.TTL})
-		must(t, err)
+		f := must.Get(fair.New(k, "x", &fair.Options{TTL: ttl.TTL}))(t)
+		rw := must.Get(rwlock.New(k, "x", &rwlock.Options{TTL: ttl.TTL}))(t)
 		leases := []*lockkeeper.Lease{lock(t, f)}
 		for range 2 {
-			read, err := rw.RLock(t.Context())
-			must(t, err)
+			read := must.Get(rw.RLock(t.Context()))(t)
 			leases = append(leases, read)
 		}
 		for _, kind := range []lockkeeper.Kind{fair.Kind, rwlock.Kind} {
@@ -129,13 +127,6 @@ func TestStealLockOfOtherKinds(t *testing.T) {
 			requireLost(t, lease)
 		}
 	})
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 func TestCrashHolder(t *testing.T) {
@@ -288,6 +279,28 @@ func TestSlowAnswersWhileQueued(t *testing.T) {
 	})
 }
 
+// TestSlowAnswersToManyWaiters: several wake-ups are under way to one process while others send commands, and time goes on.
+func TestSlowAnswersToManyWaiters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := lockkeepertest.New(t)
+		holder, waiter := s.Keeper(t, nil), s.Keeper(t, nil)
+		var leases []*lockkeeper.Lease
+		var all sync.WaitGroup
+		for i := range 8 {
+			leases = append(leases, lock(t, newMutex(t, holder, strconv.Itoa(i), nil)))
+			m := newMutex(t, waiter, strconv.Itoa(i), nil)
+			all.Go(func() { release(t, lock(t, m)) })
+		}
+		time.Sleep(time.Second)
+		s.SlowAnswers(10 * time.Millisecond)
+		for _, l := range leases {
+			all.Go(func() { release(t, l) })
+			time.Sleep(time.Millisecond)
+		}
+		all.Wait()
+	})
+}
+
 func TestFlush(t *testing.T) {
 	everywhere(t, func(t *testing.T, s *lockkeepertest.Server) {
 		lease := lock(t, newMutex(t, s.Keeper(t, short), "x", ttl))
@@ -306,22 +319,20 @@ func TestFailover(t *testing.T) {
 	everywhere(t, func(t *testing.T, s *lockkeepertest.Server) {
 		k := s.Keeper(t, nil)
 		kept := lock(t, newMutex(t, k, "kept", ttl))
-		sem, err := semaphore.New(k, "sem", 2, nil)
-		must(t, err)
-		permit, err := sem.AcquireN(t.Context(), 2)
-		must(t, err)
+		sem := must.Get(semaphore.New(k, "sem", 2, nil))(t)
+		permit := must.Get(sem.AcquireN(t.Context(), 2))(t)
 		released := lock(t, newMutex(t, k, "released", &mutex.Options{TTL: 2 * ttl.TTL}))
 		rdb := s.Client(t)
-		must(t, rdb.HSet(t.Context(), "hash", "a", 1).Err())
-		must(t, rdb.RPush(t.Context(), "list", 1, 2).Err())
-		must(t, rdb.SAdd(t.Context(), "set", "a", "b").Err())
-		must(t, rdb.Set(t.Context(), "text", "old", 0).Err())
+		must.OK(t, rdb.HSet(t.Context(), "hash", "a", 1).Err())
+		must.OK(t, rdb.RPush(t.Context(), "list", 1, 2).Err())
+		must.OK(t, rdb.SAdd(t.Context(), "set", "a", "b").Err())
+		must.OK(t, rdb.Set(t.Context(), "text", "old", 0).Err())
 		var lost *lockkeeper.Lease
 		s.Failover(t, func() {
 			lost = lock(t, newMutex(t, k, "lost", ttl))
 			release(t, released)
-			must(t, rdb.Set(t.Context(), "text", "new", 0).Err())
-			must(t, rdb.Del(t.Context(), "list", "set", "hash").Err())
+			must.OK(t, rdb.Set(t.Context(), "text", "new", 0).Err())
+			must.OK(t, rdb.Del(t.Context(), "list", "set", "hash").Err())
 		})
 		s.RequireHeld(t, "released")
 		requireLost(t, lost)
@@ -336,7 +347,7 @@ func TestFailover(t *testing.T) {
 		if kept.Err() != nil || permit.Err() != nil {
 			t.Errorf("a lease granted before was lost: %v, %v", kept.Err(), permit.Err())
 		}
-		must(t, permit.Extend(t.Context(), time.Minute))
+		must.OK(t, permit.Extend(t.Context(), time.Minute))
 		release(t, kept)
 		release(t, permit)
 	})
@@ -348,12 +359,11 @@ func TestFailuresSayWhatServerHas(t *testing.T) {
 		s := lockkeepertest.New(t)
 		k := s.Keeper(t, nil)
 		lease := lock(t, newMutex(t, k, "x", nil))
-		read, err := rwlock.New(k, "both", nil)
-		must(t, err)
+		read := must.Get(rwlock.New(k, "both", nil))(t)
 		both := []*lockkeeper.Lease{lock(t, newMutex(t, k, "both", nil)), lock(t, read)}
 		waiting := waitFor(t, s, newMutex(t, s.Keeper(t, nil), "x", nil), "x", 1)
 		foreign := s.Client(t)
-		must(t, foreign.Set(t.Context(), "lock:foreign", "someone", time.Hour).Err())
+		must.OK(t, foreign.Set(t.Context(), "lock:foreign", "someone", time.Hour).Err())
 		for what, x := range map[string]struct {
 			call func(testing.TB)
 			want []string

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/lockkeeper/lockkeeper/rwlock"
@@ -19,15 +20,8 @@ func afterReport(t testing.TB, f func()) { t.(*recorder).TB.Cleanup(f) }
 // TestLeaksAreReported: and nothing that is not a leak.
 func TestLeaksAreReported(t *testing.T) {
 	try := func(t testing.TB, k *lockkeeper.Keeper) *lockkeeper.Lease {
-		m, err := mutex.New(k, "x", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		lease, err := m.TryLock(context.Background())
-		if err != nil {
-			t.Fatal(err)
-		}
-		return lease
+		m := must.Get(mutex.New(k, "x", nil))(t)
+		return must.Get(m.TryLock(context.Background()))(t)
 	}
 	for what, x := range map[string]struct {
 		test func(t testing.TB, s *lockkeepertest.Server)
@@ -41,34 +35,22 @@ func TestLeaksAreReported(t *testing.T) {
 		"stolen":      {func(t testing.TB, s *lockkeepertest.Server) { try(t, s.Keeper(t, nil)); s.StealLock(t, "x") }, ""},
 		"lost":        {func(t testing.TB, s *lockkeepertest.Server) { try(t, s.Keeper(t, nil)); s.LoseLease(t, "x") }, ""},
 		"permits": {func(t testing.TB, s *lockkeepertest.Server) {
-			sem, err := semaphore.New(s.Keeper(t, &lockkeeper.Options{NoPrefix: true}), "a{b}c", 3, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			sem := must.Get(semaphore.New(s.Keeper(t, &lockkeeper.Options{NoPrefix: true}), "a{b}c", 3, nil))(t)
 			_, _ = sem.TryAcquireN(t.Context(), 2)
 		}, `semaphore "a{b}c" is held`},
 		"retained": {func(t testing.TB, s *lockkeepertest.Server) {
-			rw, err := rwlock.New(s.Keeper(t, nil), "x", &rwlock.Options{Retain: true})
-			if err != nil {
-				t.Fatal(err)
-			}
+			rw := must.Get(rwlock.New(s.Keeper(t, nil), "x", &rwlock.Options{Retain: true}))(t)
 			for range 3 {
 				_ = rw.DoRead(t.Context(), func(context.Context, uint64) error { return nil })
 			}
 		}, ""},
 		"keeper": {func(t testing.TB, s *lockkeepertest.Server) {
-			k, err := lockkeeper.New(s.Client(t), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			k := must.Get(lockkeeper.New(s.Client(t), nil))(t)
 			try(t, k)
 			afterReport(t, func() { _ = k.Close() })
 		}, `mutex "lock:x" is held`},
 		"waiter": {func(t testing.TB, s *lockkeepertest.Server) {
-			k, err := lockkeeper.New(s.Client(t), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			k := must.Get(lockkeeper.New(s.Client(t), nil))(t)
 			lease := try(t, s.Keeper(t, nil))
 			m, _ := mutex.New(k, "x", nil)
 			afterReport(t, func() { _ = k.Close() })

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/parallel"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
@@ -57,11 +58,7 @@ func TestMain(m *testing.M) {
 // newMutex returns a mutex of a keeper.
 func newMutex(t *testing.T, k *lockkeeper.Keeper, name string, o *mutex.Options) *mutex.Mutex {
 	t.Helper()
-	m, err := mutex.New(k, name, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m
+	return must.Get(mutex.New(k, name, o))(t)
 }
 
 // lock acquires a lock, which the test ends without if it fails.
@@ -69,18 +66,12 @@ func lock(t *testing.T, l interface {
 	Lock(context.Context) (*lockkeeper.Lease, error)
 }) *lockkeeper.Lease {
 	t.Helper()
-	lease, err := l.Lock(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return lease
+	return must.Get(l.Lock(t.Context()))(t)
 }
 
 func release(t *testing.T, lease *lockkeeper.Lease) {
 	t.Helper()
-	if err := lease.Release(context.Background()); err != nil {
-		t.Error(err)
-	}
+	must.Report(t, lease.Release(context.Background()))
 }
 
 // recorder is a testing.TB that records failures.

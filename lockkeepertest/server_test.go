@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/mutex"
@@ -22,12 +23,10 @@ func TestURL(t *testing.T) {
 		if strings.HasSuffix(t.Name(), "/bubble") {
 			return
 		}
-		o, err := redis.ParseURL(s.URL(t))
-		must(t, err)
+		o := must.Get(redis.ParseURL(s.URL(t)))(t)
 		rdb := redis.NewClient(o)
 		defer func() { _ = rdb.Close() }()
-		k, err := lockkeeper.New(rdb, nil)
-		must(t, err)
+		k := must.Get(lockkeeper.New(rdb, nil))(t)
 		defer func() { _ = k.Close() }()
 		lease := lock(t, newMutex(t, k, "x", nil))
 		s.RequireHeld(t, "x")
@@ -42,7 +41,7 @@ func TestDatabasesOfRealServer(t *testing.T) {
 	t.Setenv(redisURL, "redis://"+real.Addr+"/1")
 	admin := redis.NewClient(&redis.Options{Addr: real.Addr, DB: 2})
 	defer func() { _ = admin.Close() }()
-	must(t, admin.Set(t.Context(), "precious", 1, 0).Err())
+	must.OK(t, admin.Set(t.Context(), "precious", 1, 0).Err())
 	for range 2 {
 		t.Run("servers", func(t *testing.T) {
 			a, b := lockkeepertest.New(t), lockkeepertest.New(t)
@@ -75,8 +74,7 @@ func TestRedlock(t *testing.T) {
 			s := lockkeepertest.New(t)
 			servers, keepers = append(servers, s), append(keepers, s.Keeper(t, nil))
 		}
-		l, err := redlock.New(keepers, "x", nil)
-		must(t, err)
+		l := must.Get(redlock.New(keepers, "x", nil))(t)
 		servers[2].Unreachable()
 		lease := lock(t, l)
 		for i, s := range servers[:2] {
@@ -86,10 +84,10 @@ func TestRedlock(t *testing.T) {
 				time.Sleep(time.Minute)
 			}
 		}
-		must(t, lease.Err())
+		must.OK(t, lease.Err())
 		servers[2].Restore()
 		servers[2].RequireHeld(t, "x") // by the next renewal
-		must(t, lease.Err())
+		must.OK(t, lease.Err())
 		release(t, lease)
 		for _, s := range servers {
 			s.RequireFree(t, "x")
@@ -137,7 +135,7 @@ func TestLocksDoNotImportTestCode(t *testing.T) {
 	const module = "github.com/lockkeeper/lockkeeper"
 	out, err := exec.Command("go", "list", "-deps", module, module+"/mutex", module+"/fair", module+"/rwlock", module+"/semaphore",
 		module+"/ratelimit", module+"/redlock", module+"/once").Output()
-	must(t, err)
+	must.OK(t, err)
 	list := string(out)
 	if !strings.Contains(list, module+"/internal/keeper\n") {
 		t.Fatalf("not a list of imports: %s", list)
@@ -166,8 +164,7 @@ func TestServerFromOutsideOfTheBubble(t *testing.T) {
 		"Flush":       func(t testing.TB, s *lockkeepertest.Server) func() { return func() { s.Flush(t) } },
 		"Failover":    func(t testing.TB, s *lockkeepertest.Server) func() { return func() { s.Failover(t, func() {}) } },
 		"keeper_made_before": func(t testing.TB, s *lockkeepertest.Server) func() {
-			m, err := mutex.New(s.Keeper(t, nil), "x", nil)
-			must(t, err)
+			m := must.Get(mutex.New(s.Keeper(t, nil), "x", nil))(t)
 			return func() { _, _ = m.Lock(context.Background()) }
 		},
 		"client_made_before": func(t testing.TB, s *lockkeepertest.Server) func() {
@@ -176,7 +173,7 @@ func TestServerFromOutsideOfTheBubble(t *testing.T) {
 		},
 		"client_used_before": func(t testing.TB, s *lockkeepertest.Server) func() {
 			rdb := s.Client(t)
-			must(t, rdb.Ping(context.Background()).Err())
+			must.OK(t, rdb.Ping(context.Background()).Err())
 			return func() { _ = rdb.Ping(context.Background()).Err() }
 		},
 	} {
