@@ -132,6 +132,9 @@ func (h *Lease) tryExtend(ctx context.Context, ttl time.Duration, check func() e
 	if began := h.Step(claim.Event{Kind: claim.ExtendBegan, TTL: ms}, nil); began.Notify {
 		keys = server.RenewAndNotify
 	}
+	if err := h.Err(); err != nil { // the deadline has passed meanwhile
+		return h.lock.Fail(err)
+	}
 	r, err := h.lock.Renew(ctx, h.token, ms, keys, true)
 	ev := claim.Event{Kind: claim.Extended, TTL: ms, Sent: h.lock.d.Instant(r.Sent)}
 	switch {
