@@ -2,6 +2,7 @@ package keeper
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -14,10 +15,12 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	miniserver "github.com/alicebob/miniredis/v2/server"
 	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/views"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
@@ -81,8 +84,7 @@ func TestForgedGrants(t *testing.T) {
 
 // waitingToken returns the token of the first waiter of a lock.
 func (s *fixture) waitingToken(l *Lock) string {
-	members, err := s.mini.ZMembers(l.KeyOf(server.QueueKey))
-	s.must(err)
+	members := must.Get(s.mini.ZMembers(l.KeyOf(server.QueueKey)))(s)
 	return members[0]
 }
 
@@ -90,8 +92,7 @@ func (s *fixture) waitingToken(l *Lock) string {
 func TestUpgradesAreCounted(t *testing.T) {
 	inBubble(t, func(s *fixture) {
 		l := s.lock("x", func(spec *Spec) { spec.Scripts, spec.LocalQueue = lua.RWLock, false })
-		read, err := l.Try(context.Background(), Terms{Flags: protocol.FlagRead})
-		s.must(err)
+		read := must.Get(l.Try(context.Background(), Terms{Flags: protocol.FlagRead}))(s)
 		last := int64(0)
 		for range 3 {
 			r := l.newRequest(context.Background(), Terms{Flags: protocol.FlagUpgrade, origin: read}, claim.TryFirst, nil)
@@ -103,6 +104,28 @@ func TestUpgradesAreCounted(t *testing.T) {
 			r.Step(claim.Event{Kind: claim.Cancelled}, server.ErrReleased)
 		}
 		s.must(read.Release(context.Background()))
+	})
+}
+
+// TestForgedReplyToRelease: a server that replies to a release of a lease what is a reply to a given up conversion alone causes an error.
+func TestForgedReplyToRelease(t *testing.T) {
+	inBubble(t, func(s *fixture) {
+		h := s.hold("x")
+		s.mini.Server().SetPreHook(func(c *miniserver.Peer, command string, args ...string) bool {
+			if command != "EVALSHA" {
+				return false
+			}
+			code := lua.Undecided // by each fast script
+			if args[0] == lua.Mutex.Release.SHA {
+				code = lua.Held
+			}
+			c.WriteInt(code)
+			return true
+		})
+		if err := h.Release(context.Background()); !errors.Is(err, protocol.ErrReply) {
+			t.Errorf("error %v, want ErrReply", err)
+		}
+		s.mini.Server().SetPreHook(nil)
 	})
 }
 
@@ -145,8 +168,7 @@ func TestHostileTokensInLogs(t *testing.T) {
 			stop := s.lock("x").WatchWait(nil)
 			time.Sleep(2 * time.Second)
 			stop()
-			b, err := views.Break(context.Background(), s.lock("x").AtServer(), views.BreakOptions{All: true})
-			s.must(err)
+			b := must.Get(views.Break(context.Background(), s.lock("x").AtServer(), views.BreakOptions{All: true}))(s)
 			if len(b.Holders) != 1 || len(log.list) != 2 {
 				t.Errorf("%d holders of %.20q were broken, lines %.400q", len(b.Holders), token, log.list)
 			}
@@ -192,8 +214,7 @@ func TestHostileLabelsAreUnknown(t *testing.T) {
 		h := s.hold("x")
 		for label, want := range map[string]string{"ann": "ann", "\x1b[31mann": "", "ann\nroot": "", "\u202eann": "", strings.Repeat("x", 1e6): ""} {
 			s.must(s.mini.Set(protocol.OwnerKey("lock:", s.ID()), label))
-			list, err := views.Holders(context.Background(), s.lock("x").AtServer())
-			s.must(err)
+			list := must.Get(views.Holders(context.Background(), s.lock("x").AtServer()))(s)
 			if len(list) != 1 || list[0].Owner != want {
 				t.Errorf("%.20q: %+.200v", label, list)
 			}

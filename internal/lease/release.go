@@ -246,6 +246,9 @@ func (c *Cleanup) released(call *transport.Call) {
 		parse = protocol.ParseReleaseReply
 	}
 	r, err := server.Decode(call, parse)
+	if err == nil && r.Code == lua.Held && c.holder() == nil {
+		err = server.Chain(protocol.ErrReply, errors.New("it says that the lease has replaced another one, but there was none"))
+	}
 	if err != nil {
 		c.failed(err)
 		return
@@ -306,11 +309,11 @@ func (c *Cleanup) failed(err error) {
 	}, nil)
 }
 
-// holder returns the lease that the caller of Convert has now.
+// holder returns the lease that the caller of Convert has now, or nil if the release is not of a conversion.
 func (c *Cleanup) holder() *Lease {
 	c.of.Mu.Lock()
 	defer c.of.Mu.Unlock()
-	if c.successor != nil {
+	if c.successor != nil || c.of.request == nil {
 		return c.successor
 	}
 	return c.of.request.Origin()
