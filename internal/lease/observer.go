@@ -13,7 +13,7 @@ import (
 type Observer interface {
 	// LeaseEvent handles that the lease was Renewed, Lost or Released. It reports whether the keeper's hooks are not to know.
 	LeaseEvent(EventType) (own bool)
-	// CleanedUp handles that what ReleaseEnded or Cleanup.Ended reports may have changed.
+	// CleanedUp handles that what ReleaseEnded or Cleanup.Ended reports may have changed. Release returns after that.
 	CleanedUp()
 }
 

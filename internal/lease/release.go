@@ -70,7 +70,7 @@ func (h *Lease) await(ctx context.Context, c *Cleanup, silence error) error {
 	h.Mu.Lock()
 	resolved := h.converting.resolved()
 	h.Mu.Unlock()
-	if c.Ended() && resolved == nil {
+	if c.finished.IsClosed() && resolved == nil {
 		return c.err()
 	}
 	var timeout <-chan time.Time
@@ -353,10 +353,10 @@ func (c *Cleanup) end(found bool) {
 	if successor != nil {
 		successor.settle(c.Lease(), failure)
 	}
-	c.finished.Close()
 	if h.observer != nil {
 		h.observer.CleanedUp()
 	}
+	c.finished.Close()
 	d.EndWork()
 }
 
@@ -409,8 +409,12 @@ func (c *Cleanup) await() { <-c.finished.Done() }
 // Done is closed when the cleanup has ended, and no renewal of the lease is under way.
 func (c *Cleanup) Done() <-chan struct{} { return c.finished.Done() }
 
-// Ended reports whether the cleanup has ended.
-func (c *Cleanup) Ended() bool { return c.finished.IsClosed() }
+// Ended reports whether the cleanup has ended, though Done may not be closed yet.
+func (c *Cleanup) Ended() bool {
+	c.of.Mu.Lock()
+	defer c.of.Mu.Unlock()
+	return c.over
+}
 
 // Failure is why the cleanup ended without an answer of the server; nil: it was answered, or has not ended.
 func (c *Cleanup) Failure() error {
