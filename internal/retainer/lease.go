@@ -67,8 +67,12 @@ func (h *Lease) Fence() uint64 { return h.retention.lease.Fence() }
 // Deadline returns until when the retained lease is valid if it is not renewed.
 func (h *Lease) Deadline() time.Time { return h.retention.lease.Deadline() }
 
-// CheckDeadline implements lifecycle.DeadlineChecker.
-func (h *Lease) CheckDeadline() { h.retention.lease.CheckDeadline() }
+// CheckDeadline implements lifecycle.DeadlineChecker. The goroutine that ends the retained lease may not have reached this one yet.
+func (h *Lease) CheckDeadline() {
+	if err := h.Err(); err != nil {
+		h.end(err)
+	}
+}
 
 // Err returns nil while the lease is held, and then an error that matches ErrReleased or ErrLost.
 func (h *Lease) Err() error {

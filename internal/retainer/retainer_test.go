@@ -120,6 +120,33 @@ func TestLeaseEndsWhileItIsOpened(t *testing.T) {
 	})
 }
 
+// TestLeaseEndsWithTheRetainedLease checks that whoever asks a lease sees it end in the moment in which the retained lease ends, before the
+// goroutine that has ended that reaches this one.
+func TestLeaseEndsWithTheRetainedLease(t *testing.T) {
+	inBubble(t, func(s *fixture) {
+		l := s.retaining("x")
+		s.must(s.read(l).Release(context.Background())) // it subscribes
+		synctest.Wait()
+		h := s.read(l).(*Lease)
+		done, ctx := h.Done(), h.Context(context.Background())
+		h.retention.End()
+		endContexts := h.retention.lease.Lifecycle.End(server.ErrLost)
+		if err := ctx.Err(); err == nil || !errors.Is(context.Cause(ctx), server.ErrLost) {
+			t.Errorf("its context: %v, %v", err, context.Cause(ctx))
+		}
+		select {
+		case <-done:
+		default:
+			t.Error("Done is not closed")
+		}
+		endContexts()
+		h.retention.Ended(server.ErrLost)
+		if err := h.Release(context.Background()); !errors.Is(err, server.ErrLost) {
+			t.Errorf("Release: %v", err)
+		}
+	})
+}
+
 // TestRetainedNamesAreBounded checks that the least recently used name is given back when there are too many.
 func TestRetainedNamesAreBounded(t *testing.T) {
 	inBubble(t, func(s *fixture) {
