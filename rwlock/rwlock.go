@@ -2,6 +2,7 @@ package rwlock
 
 import (
 	"context"
+	"runtime"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
@@ -194,6 +195,7 @@ func (l *Lock) do(ctx context.Context, t keeper.Terms, fn func(ctx context.Conte
 //   - ErrInvalid: the lease is not a write lease of this lock, or is being converted already.
 //   - Any other error is as for RLock, and the write lease is held as before: the server has not converted it and will not.
 func (l *Lock) Downgrade(ctx context.Context, write *lockkeeper.Lease) (read *lockkeeper.Lease, err error) {
+	defer runtime.KeepAlive(write) // or it would be reported as leaked while it waits
 	h := leaseOf(write)
 	if write != nil && (h == nil || !h.Is(protocol.FlagWrite) && !h.Is(protocol.FlagUpgrade)) {
 		return nil, server.Invalid("the lease of %q is not a write lease", write.Name())
@@ -221,6 +223,7 @@ func (l *Lock) Downgrade(ctx context.Context, write *lockkeeper.Lease) (read *lo
 //     until the lease is released; another call of Upgrade with it learns the outcome, and returns the write lease if that was
 //     granted.
 func (l *Lock) Upgrade(ctx context.Context, read *lockkeeper.Lease) (write *lockkeeper.Lease, err error) {
+	defer runtime.KeepAlive(read) // as in Downgrade
 	if local, is := access.HandleOf(read).(*retainer.Lease); is && local.Own() == nil {
 		return access.Lease[lockkeeper.Lease](retainer.Convert(ctx, l.lock, local, keeper.Terms{Flags: protocol.FlagUpgrade}))
 	}

@@ -371,6 +371,9 @@ func (u *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	return u.lock.fail(answers, append(causes, ctx.Err())...)
 }
 
+// Life implements what lifecycle.WatchForLeak needs.
+func (u *Lease) Life() *lifecycle.Lifecycle { return &u.lifecycle }
+
 // CheckLeak reports the lease if it is held and renewed. The user can no longer release it.
 func (u *Lease) CheckLeak() {
 	u.mu.Lock()
