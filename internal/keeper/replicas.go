@@ -77,11 +77,11 @@ func (l *Lock) replicateGrant(ctx context.Context, r *request) error {
 	return l.waitForReplicas(ctx, again, l.AllKeys(), func() error {
 		a, err := server.Decode(again, protocol.ParseAcquireReply)
 		if err == nil && (a.Code != lua.Granted || uint64(a.Fence) != r.Fence()) {
-			if r.LoseRefused(); r.Err() != nil {
-				err = r.Err()
-			} else { // permits
-				err = fmt.Errorf("%w: %w", server.ErrLost, lease.ErrNotHeld)
+			if l.spec.Limits.clockOnly() { // there is no lease that could end
+				return fmt.Errorf("%w: %w", server.ErrLost, lease.ErrNotHeld)
 			}
+			r.LoseRefused()
+			err = r.Err()
 		}
 		return err
 	})
