@@ -478,7 +478,11 @@ func (r *request) replied(c *askCall, a protocol.AcquireReply) claim.Effects {
 	}
 	if r.part == nil && l.FastBackoff.Acquire.Answered(c.fast, r.mode == claim.Wait, a) {
 		if r.quota != nil {
-			*r.quota = newQuota(a)
+			r.Mu.Lock()
+			if r.Claim.Pending() { // the caller has not returned
+				*r.quota = newQuota(a)
+			}
+			r.Mu.Unlock()
 		}
 		if a.LimitsChanged && l.spec.Limits != nil {
 			l.limitsChanged(r.Observation(), r.Token(), l.spec.Limits.own())
