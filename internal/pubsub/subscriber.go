@@ -125,13 +125,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, name string) error {
 			s.mu.Unlock()
 			return ErrClosed
 		}
-		ch := s.channels[name]
-		if ch == nil {
-			now := time.Now()
-			ch = &channel{name: name, settled: make(chan struct{}), lostAt: now, idleSince: now}
-			s.channels[name] = ch
-			s.sweepLocked()
-		}
+		ch := s.channelLocked(name)
 		if ch.subscribed {
 			s.mu.Unlock()
 			return nil
@@ -157,13 +151,25 @@ func (s *Subscriber) Subscribe(ctx context.Context, name string) error {
 	}
 }
 
-// Retain marks the channel as in use by one more queue of waiters. Release undoes it.
+// channelLocked returns the channel. If it is not known, it is subscribed in the background.
+func (s *Subscriber) channelLocked(name string) *channel {
+	ch := s.channels[name]
+	if ch == nil {
+		now := time.Now()
+		ch = &channel{name: name, settled: make(chan struct{}), lostAt: now, idleSince: now}
+		s.channels[name] = ch
+		s.sweepLocked()
+		s.reconnectLocked()
+	}
+	return ch
+}
+
+// Retain marks the channel as in use by one more queue of waiters. Release undoes it. If the channel was unused for
+// so long that it was given up meanwhile, it is subscribed again in the background.
 func (s *Subscriber) Retain(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if ch := s.channels[name]; ch != nil {
-		ch.refs++
-	}
+	s.channelLocked(name).refs++
 }
 
 // RetainSubscribed is Retain if the channel is subscribed. It returns a number that is odd while the channel is subscribed, and
@@ -345,7 +351,11 @@ func (s *Subscriber) subscribeOn(node *redis.Client, channels []*channel) {
 		return
 	}
 	c.startReceiving()
-	time.AfterFunc(ackTimeout, func() { s.checkAck(c, channels) })
+	timeout, stop := context.WithTimeout(s.closing, ackTimeout)
+	context.AfterFunc(timeout, func() {
+		stop()
+		s.checkAck(c, channels)
+	})
 }
 
 // checkAck closes the connection if the server has neither acknowledged nor refused all of the channels.

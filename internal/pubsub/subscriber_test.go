@@ -16,6 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/redis/go-redis/v9"
@@ -41,10 +42,7 @@ type fixture struct {
 
 func newFixture(t *testing.T, rdb redis.UniversalClient) *fixture {
 	r := &fixture{T: t, received: make(chan string, 100), resumed: make(chan string, 100), denied: make(chan string, 100)}
-	c, err := client.New(rdb)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(client.New(rdb))(t)
 	r.Subscriber = New(Config{
 		Client:     c,
 		Received:   func(payload string) { r.received <- payload },
@@ -71,9 +69,7 @@ func inBubble(t *testing.T, test func(r *fixture)) {
 		r.mini, r.net = s.Mini, n
 		test(r)
 		r.Close() // the bubble fails if a goroutine is left running
-		if err := rdb.Close(); err != nil {
-			s.Error(err)
-		}
+		must.Report(s, rdb.Close())
 	})
 }
 
@@ -134,9 +130,7 @@ func TestOneConnectionForAllChannels(t *testing.T) {
 			go func() { done <- r.Subscribe(context.Background(), []string{"a", "b", "c"}[i%3]) }()
 		}
 		for range 20 {
-			if err := <-done; err != nil {
-				r.Error(err)
-			}
+			must.Report(r, <-done)
 		}
 		for _, c := range []string{"a", "b", "c"} {
 			r.mini.Publish(c, c)
@@ -164,9 +158,7 @@ func TestListenWaitsForSubscribeReply(t *testing.T) {
 		if len(done)+len(r.resumed) > 0 {
 			r.Error("Subscribe returned too soon")
 		}
-		if err := <-done; err != nil {
-			r.Error(err)
-		}
+		must.Report(r, <-done)
 		if d := time.Since(start); d < ackTimeout || d > ackTimeout+time.Second {
 			r.Errorf("the connection was replaced after %v", d)
 		}
@@ -267,8 +259,8 @@ func TestReconnectBackoff(t *testing.T) {
 func TestReplaceWithoutSubscription(t *testing.T) {
 	inBubble(t, func(r *fixture) {
 		r.Replace("c")
-		r.Retain("c")
 		r.Release("c")
+		time.Sleep(time.Hour)
 		if n := r.dials.Load(); n != 0 {
 			r.Errorf("%d connections", n)
 		}
@@ -403,37 +395,22 @@ func stacks() string {
 	return string(b[:runtime.Stack(b, true)])
 }
 
-func TestNewDoesNotConnect(t *testing.T) {
-	inBubble(t, func(r *fixture) {
-		time.Sleep(time.Hour)
-		if n := r.dials.Load(); n != 0 {
-			r.Errorf("%d connections", n)
-		}
-	})
-}
-
 // TestOnRealServer checks what an embedded server does not support.
 func TestOnRealServer(t *testing.T) {
 	s := redistest.Start(t)
 	admin := s.Client()
 	ctx := context.Background()
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	r := newFixture(t, s.Client())
 	defer r.Close()
 	r.mustSubscribe("c")
 	r.expect("resumed", r.resumed, "c")
 
-	must(admin.ClientKillByFilter(ctx, "TYPE", "pubsub").Err())
+	must.OK(t, admin.ClientKillByFilter(ctx, "TYPE", "pubsub").Err())
 	r.expect("resumed", r.resumed, "c")
-	must(admin.Publish(ctx, "c", "after the kill").Err())
+	must.OK(t, admin.Publish(ctx, "c", "after the kill").Err())
 	r.expect("received", r.received, "after the kill")
 
-	must(admin.Do(ctx, "acl", "setuser", "default", "resetchannels", "&c").Err())
+	must.OK(t, admin.Do(ctx, "acl", "setuser", "default", "resetchannels", "&c").Err())
 	if err := r.Subscribe(ctx, "d"); !errors.Is(err, ErrDenied) || !strings.Contains(err.Error(), "NOPERM") {
 		t.Error(err)
 	}
@@ -444,7 +421,7 @@ func TestOnRealServer(t *testing.T) {
 	r.mustSubscribe("c")
 
 	// Without the permission for a subscribed channel, the server closes the connection.
-	must(admin.Do(ctx, "acl", "setuser", "default", "resetchannels").Err())
+	must.OK(t, admin.Do(ctx, "acl", "setuser", "default", "resetchannels").Err())
 	if denial := <-r.denied; !strings.HasPrefix(denial, "c: NOPERM") {
 		t.Error(denial)
 	}
@@ -487,4 +464,26 @@ func TestClusterChannelsAreSharded(t *testing.T) {
 	}
 	r.expect("received", r.received, "moved")
 	says(channels[1], "still here")
+}
+
+// TestRetainedChannelIsSubscribed checks that a channel is subscribed again that was unused for long, and was given up just before a waiter
+// was queued that uses it.
+func TestRetainedChannelIsSubscribed(t *testing.T) {
+	r := newFixture(t, redistest.StartCluster(t, 1, 0).Client())
+	defer r.Close()
+	r.mustSubscribe("{a}:wake")
+	r.expect("resumed", r.resumed, "{a}:wake")
+	r.mu.Lock()
+	r.channels["{a}:wake"].idleSince, r.sweptAt = time.Now().Add(-channelIdleTimeout), time.Time{}
+	r.mu.Unlock()
+	r.mustSubscribe("{b}:wake")
+	r.expect("resumed", r.resumed, "{b}:wake")
+	r.expectUnsubscribed("{a}:wake")
+	r.Retain("{a}:wake")
+	r.expect("resumed", r.resumed, "{a}:wake")
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if refs := r.channels["{a}:wake"].refs; refs != 1 {
+		t.Errorf("%d queues use the channel", refs)
+	}
 }
