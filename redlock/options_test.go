@@ -1,6 +1,7 @@
 package redlock
 
 import (
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"os"
 	"regexp"
 	"testing"
@@ -8,10 +9,7 @@ import (
 
 // TestDefaultMaxRetryDelayMatchesDocs: docs/options.md is made of the comments.
 func TestDefaultMaxRetryDelayMatchesDocs(t *testing.T) {
-	page, err := os.ReadFile("../docs/options.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Get(os.ReadFile("../docs/options.md"))(t)
 	m := regexp.MustCompile("(?m)^\\| `MaxRetryDelay` \\|.* Default (\\d+) (ms)\\.").FindSubmatch(page)
 	if m == nil || string(m[1])+string(m[2]) != defaultMaxRetryDelay.String() {
 		t.Errorf("docs/options.md says %q, it is %v", m, defaultMaxRetryDelay)

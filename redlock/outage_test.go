@@ -12,6 +12,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/lockkeeper/lockkeeper/redlock"
 	"github.com/redis/go-redis/v9"
@@ -41,21 +42,15 @@ func TestLocalCallersFailTogether(t *testing.T) {
 					embedded.Run(t, func(t *embedded.Server) {
 						keeper := func(n *faultnet.Net) *lockkeeper.Keeper {
 							rdb := redis.NewClient(n.Options(readTimeout))
-							k, err := lockkeeper.New(rdb, &lockkeeper.Options{
+							k := must.Get(lockkeeper.New(rdb, &lockkeeper.Options{
 								Retry: lockkeeper.RetryPolicy{MaxElapsed: maxElapsed}, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 								HeartbeatInterval: 200 * time.Millisecond,
-							})
-							if err != nil {
-								t.Fatal(err)
-							}
+							}))(t)
 							t.Cleanup(func() { _, _ = k.Close(), rdb.Close() })
 							return k
 						}
 						n := t.Network()
-						l, err := of(keeper(n))
-						if err != nil {
-							t.Fatal(err)
-						}
+						l := must.Get(of(keeper(n)))(t)
 						check := func(what string) {
 							lease, err := l.Lock(context.Background())
 							if err == nil {
@@ -68,13 +63,8 @@ func TestLocalCallersFailTogether(t *testing.T) {
 						check("before the outage")
 						var other *lockkeeper.Lease
 						if held {
-							o, err := of(keeper(t.Network()))
-							if err != nil {
-								t.Fatal(err)
-							}
-							if other, err = o.Lock(context.Background()); err != nil {
-								t.Fatal(err)
-							}
+							o := must.Get(of(keeper(t.Network())))(t)
+							other = must.Get(o.Lock(context.Background()))(t)
 						} else {
 							breakIt(n)
 						}
@@ -103,9 +93,7 @@ func TestLocalCallersFailTogether(t *testing.T) {
 						}
 						n.Restore()
 						if other != nil {
-							if err := other.Release(context.Background()); err != nil {
-								t.Error(err)
-							}
+							must.Report(t, other.Release(context.Background()))
 						}
 						check("after the outage")
 					})

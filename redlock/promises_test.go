@@ -130,6 +130,13 @@ func TestOptionBounds(t *testing.T) {
 			{redlock.Options{ServerTimeout: 15 * time.Second}, ""},
 			{redlock.Options{ServerTimeout: time.Millisecond}, ""},
 			{redlock.Options{ServerTimeout: 15*time.Second + 1}, "ServerTimeout 15.000000001s"},
+			{redlock.Options{ServerTimeout: time.Millisecond - 1}, "ServerTimeout 999.999µs"},
+			{redlock.Options{ServerTimeout: -time.Second}, "ServerTimeout -1s"},
+			{redlock.Options{ServerTimeout: 6 * time.Second, TTL: 10 * time.Second}, "ServerTimeout 6s"},
+			{redlock.Options{MinUptime: time.Second}, "MinUptime 1s"},
+			{redlock.Options{MinUptime: -time.Second}, "MinUptime -1s"},
+			{redlock.Options{TTL: time.Millisecond}, "TTL 1ms"},
+			{redlock.Options{MaxLifetime: time.Second}, "MaxLifetime 1s is s"},
 		} {
 			_, err := redlock.New(ks, "x", &x.o)
 			switch {

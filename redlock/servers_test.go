@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/redlock"
 	"github.com/redis/go-redis/v9"
@@ -34,14 +35,17 @@ func startServers(t *testing.T, n int) []*redistest.Server {
 	return list
 }
 
-// newLock returns a lock on these servers with keepers of its own, as another process has.
-func newLock(t testing.TB, servers []*redistest.Server, o redlock.Options) *redlock.Lock {
-	t.Helper()
-	var addrs []string
+func addrsOf(servers []*redistest.Server) (addrs []string) {
 	for _, s := range servers {
 		addrs = append(addrs, s.Addr)
 	}
-	l, end, err := dial(addrs, o)
+	return addrs
+}
+
+// newLock returns a lock on these servers with keepers of its own, as another process has.
+func newLock(t testing.TB, servers []*redistest.Server, o redlock.Options) *redlock.Lock {
+	t.Helper()
+	l, end, err := dial(addrsOf(servers), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,13 +81,8 @@ func round(t *testing.T, l *redlock.Lock) time.Duration {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	start := time.Now()
-	lease, err := l.Lock(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := lease.Release(ctx); err != nil {
-		t.Fatal(err)
-	}
+	lease := must.Get(l.Lock(ctx))(t)
+	must.OK(t, lease.Release(ctx))
 	return time.Since(start)
 }
 
@@ -115,32 +114,22 @@ func TestRealServersMinorityDown(t *testing.T) {
 			s := startServers(t, 3)
 			l := newLock(t, s, redlock.Options{TTL: long})
 			round(t, l)
-			held, err := l.Lock(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			held := must.Get(l.Lock(t.Context()))(t)
 			do[0](s[1])
 			start := time.Now()
-			if err := held.Release(t.Context()); err != nil {
-				t.Error(err)
-			}
+			must.Report(t, held.Release(t.Context()))
 			for range 5 {
 				round(t, l)
 			}
 			if d := time.Since(start); d > soon {
 				t.Errorf("with one server %s, a release and five rounds took %v", what, d)
 			}
-			lease, err := l.Lock(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			lease := must.Get(l.Lock(t.Context()))(t)
 			do[1](s[1])
 			if _, err := newLock(t, s, redlock.Options{TTL: long}).TryLock(t.Context()); !errors.Is(err, lockkeeper.ErrNotAcquired) {
 				t.Errorf("a try while the lock is held: %v", err)
 			}
-			if err := lease.Release(t.Context()); err != nil {
-				t.Error(err)
-			}
+			must.Report(t, lease.Release(t.Context()))
 			noStaleLease(t, s)
 		})
 	}
@@ -205,11 +194,11 @@ func TestMinUptimeExcludesServerWithDataLoss(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		delay time.Duration
-	}{{"two_holders_without_min_uptime", 0}, {"excluded_with_min_uptime", 9 * time.Second}} {
+	}{{"two_holders_without_min_uptime", 0}, {"excluded_with_min_uptime", 7 * time.Second}} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			s := startServers(t, 3)
-			o := redlock.Options{TTL: 8 * time.Second, ServerTimeout: 200 * time.Millisecond, MinUptime: c.delay, NoRenewal: true}
+			o := redlock.Options{TTL: 6 * time.Second, ServerTimeout: 200 * time.Millisecond, MinUptime: c.delay, NoRenewal: true}
 			a, b := newLock(t, s, o), newLock(t, s, o)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
@@ -228,13 +217,8 @@ func TestMinUptimeExcludesServerWithDataLoss(t *testing.T) {
 			}
 			noStaleLease(t, s)
 			// For as long as the lease may be requested at the third server.
-			if err := s[2].Client().Set(ctx, "lock:x", "another's", 2*time.Second).Err(); err != nil {
-				t.Fatal(err)
-			}
-			first, err := a.Lock(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, s[2].Client().Set(ctx, "lock:x", "another's", 2*time.Second).Err())
+			first := must.Get(a.Lock(ctx))(t)
 			noStaleLease(t, s[2:])
 			s[1].Kill()
 			s[1].Restart()
@@ -257,10 +241,7 @@ func TestMinUptimeExcludesServerWithDataLoss(t *testing.T) {
 				said := serverErrors(t, err)[1]
 				young = said != nil && strings.Contains(said.Error(), "restarted recently")
 			}
-			second, err := b.Lock(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
+			second := must.Get(b.Lock(ctx))(t)
 			if first.Err() == nil || second.Fence() <= first.Fence() {
 				t.Errorf("fence %d after %d, the first lease: %v", second.Fence(), first.Fence(), first.Err())
 			}
@@ -296,11 +277,7 @@ func child() {
 
 func spawn(t *testing.T, servers []*redistest.Server) *redistest.Child {
 	t.Helper()
-	var addrs []string
-	for _, s := range servers {
-		addrs = append(addrs, s.Addr)
-	}
-	return redistest.StartChild(t, childServers+"="+strings.Join(addrs, ","))
+	return redistest.StartChild(t, childServers+"="+strings.Join(addrsOf(servers), ","))
 }
 
 func TestKilledAndFrozenProcesses(t *testing.T) {

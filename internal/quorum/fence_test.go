@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -192,38 +191,6 @@ func TestLeastFenceInTokenSavesRaisingIt(t *testing.T) {
 			}
 		}
 		s.release(u)
-	})
-}
-
-// TestFencesRiseFromMajorityToMajority checks the order of fences of leases that have only one server in common.
-func TestFencesRiseFromMajorityToMajority(t *testing.T) {
-	inBubble(t, 5, func(s *fixture) {
-		s.offsets = []time.Duration{0, time.Hour, -time.Hour, time.Minute, -time.Minute}
-		var last uint64
-		for _, down := range [][]int{{0, 1}, {2, 3}, {4, 0}, {1, 3}, {1, 2}} {
-			for _, i := range down {
-				s.nets[i].Down()
-			}
-			u := s.try(s.lock(s.keepers))
-			if u.Fence() <= last {
-				t.Errorf("without %v: fence %d after %d", down, u.Fence(), last)
-			}
-			last = u.Fence()
-			raised := 0
-			for i := range s.servers {
-				if !slices.Contains(down, i) && s.seq(i) >= int64(last) {
-					raised++
-				}
-			}
-			if raised < 3 {
-				t.Errorf("without %v: %d servers have the lease's fence or a larger one", down, raised)
-			}
-			s.release(u)
-			for _, i := range down {
-				s.nets[i].Restore()
-			}
-			time.Sleep(2 * ttl)
-		}
 	})
 }
 

@@ -89,14 +89,14 @@ func (u *Lease) unregister() {
 	}
 }
 
-// KeeperClosed releases the lease, because one of its parts is not renewed any more, or ends await. It implements
+// KeeperClosed releases the lease, because one of its parts is not renewed any more, or ends await, or bounds releaseParts. It implements
 // keeper.CloseObserver.
 func (u *Lease) KeeperClosed() {
 	u.mu.Lock()
 	u.keeperClosed = true
-	acquiring := u.state == leaseAcquiring
+	held := u.state == leaseHeld
 	u.mu.Unlock()
-	if acquiring {
+	if !held {
 		u.notify()
 		return
 	}
@@ -303,10 +303,10 @@ func (u *Lease) Release(ctx context.Context) error {
 	endContexts := u.endLocked(u.lock.released)
 	u.mu.Unlock()
 	endContexts()
-	u.unregister()
 	u.onTimer(time.Now())
 	u.cleanUp()
 	succeeded, answers := u.releaseParts(ctx)
+	u.unregister()
 	u.observe(lease.Released, nil)
 	if succeeded >= u.lock.need {
 		return nil

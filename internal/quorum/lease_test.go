@@ -13,6 +13,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -65,26 +66,6 @@ func TestDeadlineIsThatOfMajority(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestDeadlineCountsFromRequest checks the deadline of a lease whose grants arrive late.
-func TestDeadlineCountsFromRequest(t *testing.T) {
-	inBubble(t, 3, func(s *fixture) {
-		l := s.lock(s.keepers)
-		s.connect(l)
-		for _, n := range s.nets {
-			n.DelayReplies(serverTimeout / 2)
-		}
-		start := time.Now()
-		u := s.try(l)
-		if d := time.Since(start); d < serverTimeout/2 {
-			t.Errorf("acquired after %v", d)
-		}
-		if got, want := u.Deadline().Sub(start), ttl-server.Margin(ttl); got != want {
-			t.Errorf("the deadline is %v after the request, want %v", got, want)
-		}
-		s.release(u)
-	})
 }
 
 // TestMembersLostOneByOne checks that the lease is held until a majority has lost it, and then releases what is left.
@@ -290,42 +271,6 @@ func TestCloseWithMemberInDoubt(t *testing.T) {
 	}
 }
 
-// TestCloseEndsWait checks that closing any of the keepers ends a wait for another holder.
-func TestCloseEndsWait(t *testing.T) {
-	inBubble(t, 3, func(s *fixture) {
-		s.occupy(0, 1)
-		ended := make(chan error)
-		go func() {
-			_, err := s.lock(s.keepers).Acquire(s.Context())
-			ended <- err
-		}()
-		time.Sleep(ttl)
-		s.must(s.keepers[2].Close())
-		s.wantError(<-ended, server.ErrClosed)
-		s.wantOwned("another", 0, 1)
-		s.wantOwned("", 2)
-	})
-}
-
-// TestMinorityIsReleased checks that a failed attempt leaves nothing at the servers that granted it, and that the next one does
-// not wait for the leases' expiry.
-func TestMinorityIsReleased(t *testing.T) {
-	inBubble(t, 5, func(s *fixture) {
-		l := s.lock(s.keepers)
-		s.occupy(2, 3, 4)
-		_, err := l.Try(s.Context())
-		s.wantError(err, server.ErrNotAcquired)
-		s.wantOwned("", 0, 1)
-		for _, i := range []int{2, 3} {
-			s.servers[i].Del(key)
-		}
-		u := s.try(l)
-		s.wantOwned(u.token, 0, 1, 2, 3)
-		s.release(u)
-		s.wantOwned("", 0, 1, 2, 3)
-	})
-}
-
 // TestLateGrantsOfMinorityAreReleased checks servers whose answers come after the attempt has failed, but before they are given
 // up, and servers whose answers are lost.
 func TestLateGrantsOfMinorityAreReleased(t *testing.T) {
@@ -419,8 +364,7 @@ func TestOwnLeftoversAreNoContention(t *testing.T) {
 		for _, n := range s.nets {
 			n.Restore()
 		}
-		u, err := l.Acquire(s.Context())
-		s.must(err)
+		u := must.Get(l.Acquire(s.Context()))(s)
 		s.release(u)
 	})
 }
@@ -581,44 +525,4 @@ func TestAdopt(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestAdoptRejectsEmptyToken checks that it does not ask the servers.
-func TestAdoptRejectsEmptyToken(t *testing.T) {
-	inBubble(t, 3, func(s *fixture) {
-		_, err := s.lock(s.keepers).Adopt(s.Context(), "")
-		s.wantError(err, server.ErrInvalid)
-		for _, m := range s.servers {
-			if len(m.Keys()) > 0 {
-				t.Errorf("keys %q", m.Keys())
-			}
-		}
-	})
-}
-
-// TestContextThatHasEndedSendsNothing checks each operation that takes a context.
-func TestContextThatHasEndedSendsNothing(t *testing.T) {
-	inBubble(t, 3, func(s *fixture) {
-		l := s.lock(s.keepers)
-		held := s.try(s.lock(s.keepers, func(spec *Spec) { spec.Name = "y" }))
-		ctx, cancel := context.WithTimeout(s.Context(), -1)
-		defer cancel()
-		for _, n := range s.nets {
-			n.ResetCount()
-		}
-		for _, call := range []func(context.Context) (*Lease, error){l.Try, l.Acquire, func(ctx context.Context) (*Lease, error) { return l.Adopt(ctx, "token") }} {
-			u, err := call(ctx)
-			s.wantError(err, context.DeadlineExceeded)
-			if u != nil {
-				t.Error("a lease")
-			}
-		}
-		s.wantError(held.Extend(ctx, ttl), context.DeadlineExceeded)
-		synctest.Wait()
-		for i, n := range s.nets {
-			if n.Scripts() > 0 {
-				t.Errorf("server %d got %d scripts", i, n.Scripts())
-			}
-		}
-	})
 }

@@ -281,8 +281,8 @@ type partRelease struct {
 }
 
 // releaseParts releases the parts, and waits until a majority of the servers has nothing of the lease any more, until all have
-// ended, until ctx ends, or for lease.CancelGrace if it has ended before. It returns how many succeeded, and the answer of each
-// server.
+// ended, until ctx ends, or for lease.CancelGrace if it has ended before, or until the Close of a keeper waits no longer. It returns
+// how many succeeded, and the answer of each server.
 func (u *Lease) releaseParts(ctx context.Context) (succeeded int, answers []error) {
 	u.mu.Lock()
 	answers = u.answersLocked()
@@ -322,6 +322,14 @@ func (u *Lease) releaseParts(ctx context.Context) (succeeded int, answers []erro
 		}
 		if succeeded >= u.lock.need || !pending {
 			return succeeded, answers
+		}
+		u.mu.Lock()
+		closing := u.keeperClosed // just now, or the lease would have ended before
+		u.mu.Unlock()
+		if closing && grace == nil {
+			timer := time.NewTimer(server.CloseTimeout)
+			defer timer.Stop()
+			grace = timer.C
 		}
 		select {
 		case <-u.changed:

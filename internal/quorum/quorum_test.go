@@ -23,6 +23,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/redis/go-redis/v9"
@@ -72,8 +73,7 @@ func inBubble(t *testing.T, servers int, test func(s *fixture)) {
 		for i := range servers {
 			m := miniredis.NewMiniRedis()
 			m.ClockTTL(true)
-			first, err := m.Dial() // Server returns nil before the first connection
-			s.must(err)
+			first := must.Get(m.Dial())(s) // Server returns nil before the first connection
 			s.must(first.Close())
 			s.uptimes[i].Store(1e6)
 			m.Server().SetPreHook(func(c *miniserver.Peer, command string, _ ...string) bool {
@@ -111,8 +111,7 @@ func (s *fixture) process(observe func(lease.Event)) (nets []*faultnet.Net, keep
 	for _, m := range s.servers {
 		n := faultnet.New(faultnet.Buffer(func(context.Context, string, string) (net.Conn, error) { return m.Dial() }))
 		rdb := redis.NewClient(n.Options(time.Second))
-		c, err := client.New(rdb)
-		s.must(err)
+		c := must.Get(client.New(rdb))(s)
 		e := keeper.New(keeper.Config{
 			Config: server.Config{
 				Client: c, Prefix: "lock:", HeartbeatInterval: 200 * time.Millisecond, HeartbeatTimeout: 600 * time.Millisecond,
@@ -143,9 +142,7 @@ func (s *fixture) lock(keepers []*keeper.Keeper, change ...func(*Spec)) *Lock {
 	for _, f := range change {
 		f(&spec)
 	}
-	l, err := New(spec)
-	s.must(err)
-	return l
+	return must.Get(New(spec))(s)
 }
 
 func withoutRenewal(spec *Spec) { spec.NoRenewal = true }
@@ -153,8 +150,7 @@ func withoutRenewal(spec *Spec) { spec.NoRenewal = true }
 // try returns a lease, when all servers have answered.
 func (s *fixture) try(l *Lock) *Lease {
 	s.Helper()
-	u, err := l.Try(s.Context())
-	s.must(err)
+	u := must.Get(l.Try(s.Context()))(s)
 	synctest.Wait()
 	return u
 }
@@ -306,54 +302,4 @@ func (s *fixture) leaseOf(members ...member) *Lease {
 	u.lock.spec.ServerTimeout = serverTimeout
 	u.lifecycle.Begin(u)
 	return u
-}
-
-func TestNewValidatesSpec(t *testing.T) {
-	inBubble(t, 5, func(s *fixture) {
-		e := s.keepers
-		for what, x := range map[string]struct {
-			keepers []*keeper.Keeper
-			change  func(*Spec)
-			valid   bool
-		}{
-			"no engine":                      {},
-			"one engine":                     {keepers: e[:1], valid: true},
-			"two keepers":                    {keepers: e[:2]},
-			"three keepers":                  {keepers: e[:3], valid: true},
-			"four keepers":                   {keepers: e[:4]},
-			"a keeper is nil":                {keepers: []*keeper.Keeper{e[0], nil, e[1]}},
-			"a keeper twice":                 {keepers: []*keeper.Keeper{e[0], e[1], e[0]}},
-			"a keeper twice in a row":        {keepers: []*keeper.Keeper{e[0], e[1], e[1]}},
-			"ServerTimeout half of TTL":      {keepers: e, change: func(spec *Spec) { spec.ServerTimeout = ttl / 2 }, valid: true},
-			"ServerTimeout too long":         {keepers: e, change: func(spec *Spec) { spec.ServerTimeout = ttl/2 + 1 }},
-			"ServerTimeout too short":        {keepers: e, change: func(spec *Spec) { spec.ServerTimeout = time.Millisecond - 1 }},
-			"MaxRetryDelay too short":        {keepers: e, change: func(spec *Spec) { spec.MaxRetryDelay = firstRetryDelay - 1 }},
-			"MinUptime shorter than TTL":     {keepers: e, change: func(spec *Spec) { spec.MinUptime = ttl - 1 }},
-			"TTL too short, of keeper.Spec":  {keepers: e, change: func(spec *Spec) { spec.TTL = time.Millisecond }},
-			"name is empty, of keeper.Spec ": {keepers: e, change: func(spec *Spec) { spec.Name = "" }},
-		} {
-			spec := s.lock(e).spec
-			spec.Keepers = x.keepers
-			if x.change != nil {
-				x.change(&spec)
-			}
-			l, err := New(spec)
-			switch {
-			case x.valid && err != nil:
-				t.Errorf("%s: %v", what, err)
-			case x.valid && l.need != len(x.keepers)/2+1:
-				t.Errorf("%s: %d are a majority", what, l.need)
-			case !x.valid && !errors.Is(err, server.ErrInvalid):
-				t.Errorf("%s: %v", what, err)
-			}
-		}
-		for ttl, want := range map[time.Duration]time.Duration{
-			10 * time.Millisecond: time.Millisecond, time.Second: 100 * time.Millisecond, time.Minute: 500 * time.Millisecond,
-		} {
-			l := s.lock(e, func(spec *Spec) { spec.TTL, spec.ServerTimeout = ttl, 0 })
-			if got := l.spec.ServerTimeout; got != want {
-				t.Errorf("the default ServerTimeout for TTL %v is %v, want %v", ttl, got, want)
-			}
-		}
-	})
 }
