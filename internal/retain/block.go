@@ -65,13 +65,13 @@ func (b *Block) Take(n int64) (left int64, at time.Duration, ok bool) {
 	return left, at, true
 }
 
-// Close ends the block, and returns how many permits were granted. Later calls return 0.
+// Close ends the block, and returns how many permits were granted, or more if callers are about to find too few. Later calls return 0.
 func (b *Block) Close() (used int64) {
 	left := b.left.Swap(math.MinInt64 / 2)
-	if left < -b.taken { // closed before
+	if left < math.MinInt64/4 { // closed before
 		return 0
 	}
-	return b.taken - left
+	return min(b.taken-left, b.taken)
 }
 
 // Taken returns how many permits the block began with.

@@ -58,6 +58,26 @@ func TestBlockCloses(t *testing.T) {
 	}
 }
 
+// TestBlockClosesAsCallersLook closes a block while more callers are about to find too few permits than it has: their subtractions, which
+// they are about to undo, are not permits that were granted, and those that were are not forgotten.
+func TestBlockClosesAsCallersLook(t *testing.T) {
+	for _, c := range []struct{ granted, looking, want int64 }{{1, 1, 2}, {1, 4, 2}, {2, 1000, 2}, {0, 1, 1}, {0, 1000, 2}} {
+		b := NewBlock(2, time.Now(), 0, time.Hour)
+		if _, _, ok := b.Take(c.granted); !ok {
+			t.Fatal("refused")
+		}
+		b.left.Add(-c.looking)
+		used := b.Close()
+		b.left.Add(c.looking)
+		if used != c.want {
+			t.Errorf("%d granted, %d about to be refused: Close says that %d were used, want %d", c.granted, c.looking, used, c.want)
+		}
+		if _, _, ok := b.Take(1); ok || b.Close() != 0 {
+			t.Error("a closed block grants, or was used again")
+		}
+	}
+}
+
 // TestBlockGrantsNoMore lets many take and one close: what was granted is what Close says, and never more than there was.
 func TestBlockGrantsNoMore(t *testing.T) {
 	for range 100 {

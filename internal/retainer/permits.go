@@ -103,7 +103,7 @@ func (p *Permits) inside(n int64) (q keeper.Quota, fence uint64, ok bool) {
 		return q, 0, false
 	}
 	q = after(r.quota, 0, at-r.at)
-	q.RetryAfter = r.until - at
+	q.RetryAfter = max(r.until, r.at+q.RetryAfter) - at
 	return q, 0, true
 }
 
@@ -116,7 +116,7 @@ func after(q keeper.Quota, left int64, d time.Duration) keeper.Quota {
 
 // TryTake is Lock.TryTake, without a round trip if it can be decided inside.
 func (p *Permits) TryTake(ctx context.Context, t keeper.Terms) (q keeper.Quota, fence uint64, err error) {
-	if q, fence, ok, err := p.decide(ctx, t); ok || err != nil {
+	if q, fence, ok, err := p.decide(ctx, &t, false); ok || err != nil {
 		return q, fence, err
 	}
 	epoch := p.now()
@@ -129,7 +129,7 @@ func (p *Permits) TryTake(ctx context.Context, t keeper.Terms) (q keeper.Quota, 
 
 // Take is Lock.Take, without a round trip if there are permits of a block.
 func (p *Permits) Take(ctx context.Context, t keeper.Terms) (fence uint64, err error) {
-	if _, fence, _, err := p.decide(ctx, t); fence > 0 || err != nil {
+	if _, fence, ok, err := p.decide(ctx, &t, true); ok || err != nil {
 		return fence, err
 	}
 	p.waiting.Add(1)
@@ -142,8 +142,8 @@ func (p *Permits) Take(ctx context.Context, t keeper.Terms) (fence uint64, err e
 }
 
 // decide grants or refuses inside, and reports that to the observer. It waits for a block if one is worth while. It reports false if the
-// caller is to ask the server for its permits alone.
-func (p *Permits) decide(ctx context.Context, t keeper.Terms) (q keeper.Quota, fence uint64, ok bool, err error) {
+// caller is to ask the server for its permits alone, as one that waits does if it is refused or a block could not be fetched.
+func (p *Permits) decide(ctx context.Context, t *keeper.Terms, wait bool) (q keeper.Quota, fence uint64, ok bool, err error) {
 	if ctx.Err() != nil {
 		return q, 0, false, nil
 	}
@@ -153,7 +153,11 @@ func (p *Permits) decide(ctx context.Context, t keeper.Terms) (q keeper.Quota, f
 		began = time.Now()
 	}
 	if q, fence, ok = p.inside(n); !ok && p.waiting.Load() == 0 {
+		t.Since = time.Now()
 		q, fence, ok, err = p.fetched(ctx, n)
+	}
+	if wait && fence == 0 && (err == nil || ctx.Err() == nil) {
+		return q, 0, false, nil
 	}
 	if o == nil || !ok && err == nil {
 		return q, fence, ok, err
