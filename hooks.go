@@ -111,7 +111,7 @@ type Event struct {
 	Kind     Kind          // the kind of the lock
 	Name     string        // the name of the lock
 	Mode     string        // "read" or "write" if it is a read-write lock
-	Token    string        // the token of the request or lease
+	Token    string        // the token of the request or lease, as it was granted
 	Fence    uint64        // the fence of the lease
 	Duration time.Duration // of the wait, or since the grant
 	Position int           // the number of requests ahead in the queue

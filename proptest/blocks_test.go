@@ -30,7 +30,8 @@ const (
 	blocksWindow = "no window has more grants than the limit"
 	// Nothing is granted in a pause, but for a twentieth of the window by another process than that which has called Pause.
 	blocksPause = "nothing is granted in a pause"
-	// Without faults, callers who want more get nearly all of the limit; with faults, each process is served when those have ended.
+	// Without faults, callers who want more get nearly all of the limit, and are refused inside only shortly after an answer of the server;
+	// with faults, each process is served when those have ended.
 	blocksProgress = "what is free is granted"
 	// After all processes are closed nothing remains but metadata.
 	blocksNothing = "nothing remains"
@@ -53,6 +54,7 @@ type blocksWorld struct {
 	takenAt map[uint64]time.Time
 	grants  []permitGrant // of the last window, and a little more
 	total   int
+	asked   time.Time // when the server last ran a script
 	since   time.Time // when the server last forgot what was taken
 	paused  [2]time.Time
 	pauses  *blocksProcess // that has called Pause
@@ -102,6 +104,7 @@ func (w *blocksWorld) note(format string, args ...any) {
 func (w *blocksWorld) stepped(script) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.asked = time.Now()
 	members, _ := w.server.mini.SortedSet(w.keys.Lock)
 	for member, score := range members {
 		token, taken := strings.CutPrefix(member, "@")
@@ -222,8 +225,11 @@ func (w *blocksWorld) call(p *blocksProcess, random *rand.Rand) {
 		if w.tally["refused"]++; d.inside {
 			w.tally["refused inside"]++
 		}
-		if r.RetryAfter < 0 || r.Remaining < 0 || d.inside && r.RetryAfter > retain.Ahead(w.window) {
+		if r.RetryAfter < 0 || r.Remaining < 0 {
 			w.breaks(blocksProgress, "refused with %+v", r)
+		}
+		if unasked := time.Since(w.asked); d.inside && w.faultless && unasked > p.link.lag+retain.Ahead(w.window) {
+			w.breaks(blocksProgress, "refused inside with %+v, though the server was not asked for %v", r, unasked)
 		}
 		w.mu.Unlock()
 	}

@@ -31,12 +31,18 @@
 //	link_test.go         the network between a process and the server
 //	server_test.go       the server and its faults; interpreter_test.go runs scripts on it
 //	history_test.go      what lies at the server, step by step
-//	invariants_test.go   what is promised
+//	invariants_test.go   what is promised; hooks_test.go: what the hooks are told
 //	primitive_test.go    what the simulation has to know of a primitive: mutex_test.go, fair_test.go, rwlock_test.go,
 //	                     semaphore_test.go
 //	mutants_test.go      the deliberate bugs
-//	singlemodel_test.go, rwmodel_test.go, permits_test.go   the scripts against plain models, which are no part of the
-//	                     simulation; scripts_test.go is what they share
+//
+// No part of that simulation are:
+//
+//	retain_test.go       leases that their processes retain; blocks_test.go: permits of a rate limit that they take ahead
+//	redlock_test.go      a lock on the majority of several servers
+//	model_test.go        the scripts beside plain models: singlemodel_test.go, rwmodel_test.go, permits_test.go; scripts_test.go
+//	                     runs the scripts
+//	permits_window_test.go   no window has more permits than its limit, whatever the server's clock does
 //
 // Events of one instant are not always in the same order, so a seed usually, but not always, reproduces its failure.
 // Therefore the log of the first failed schedule is shown as well.

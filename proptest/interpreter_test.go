@@ -39,7 +39,7 @@ func newInterpreter() *interpreter {
 }
 
 // run runs a script on the server and writes its reply to the caller. It reports whether the script succeeded.
-func (in *interpreter) run(srv *server.Server, refuse func(string) string, caller *server.Peer, text string, keys, argv []string) bool {
+func (in *interpreter) run(srv *server.Server, refuse func(string) string, caller *server.Peer, text string, keys, argv []string) (reply lua.LValue, ok bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.srv, in.refuse = srv, refuse
@@ -50,10 +50,10 @@ func (in *interpreter) run(srv *server.Server, refuse func(string) string, calle
 			text = e.Object.String()
 		}
 		caller.WriteError(strings.ReplaceAll(text, "\n", " "))
-		return false
+		return nil, false
 	}
 	answer(caller, reply)
-	return true
+	return reply, true
 }
 
 // answer writes the result of a script: an array or an error.

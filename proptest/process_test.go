@@ -31,6 +31,7 @@ type process struct {
 	id   int
 	rdb  *redis.Client
 	link *link
+	told *reports
 
 	// Guarded by world.mu.
 	state         state
@@ -49,7 +50,7 @@ func (w *world) join() {
 	id := len(w.processes)
 	w.mu.Unlock()
 	l := newLink(faultnet.Buffer(w.server.dial), w.lag, int64(id))
-	p := &process{w: w, id: id, link: l, state: running, steadyFrom: time.Now(), rdb: redis.NewClient(&redis.Options{
+	p := &process{w: w, id: id, link: l, told: newReports(), state: running, steadyFrom: time.Now(), rdb: redis.NewClient(&redis.Options{
 		Addr: "127.0.0.1:1", Dialer: l.Dial, DialerRetries: 1, ReadTimeout: w.timeout, PoolSize: 100,
 		// While goroutines wait for a mutex the clock of a bubble does not advance, so nothing may take time under
 		// one.
@@ -59,9 +60,9 @@ func (w *world) join() {
 	p.Keeper, err = lockkeeper.New(p.rdb, &lockkeeper.Options{
 		NoOwner:           true,
 		HeartbeatInterval: w.period, HeartbeatTimeout: w.heartbeatTimeout(), MetadataTTL: idle,
-		Hooks: lockkeeper.Hooks{
+		Hooks: p.told.count(lockkeeper.Hooks{
 			WakeupReceived: func(e lockkeeper.Event) { w.messageReceived(e.Token) },
-		},
+		}),
 		Retry:  lockkeeper.RetryPolicy{MaxElapsed: -1},
 		Logger: silent,
 	})

@@ -69,6 +69,7 @@ type client struct {
 	keepers []*lockkeeper.Keeper
 	rdbs    []*redis.Client
 	lock    *redlock.Lock
+	told    *reports // of the lock, by the first keeper
 }
 
 const (
@@ -98,7 +99,7 @@ func (q *quorum) build() {
 		q.servers = append(q.servers, s)
 	}
 	for i := range rapid.IntRange(2, 4).Draw(w.r, "processes") {
-		c := &client{q: q, id: i}
+		c := &client{q: q, id: i, told: newReports()}
 		q.clients = append(q.clients, c)
 		for _, s := range q.servers {
 			net := faultnet.New(faultnet.Buffer(func(context.Context, string, string) (net.Conn, error) { return s.mini.Dial() }))
@@ -106,7 +107,7 @@ func (q *quorum) build() {
 			rdb := redis.NewClient(net.Options(q.timeout))
 			k, err := lockkeeper.New(rdb, &lockkeeper.Options{
 				NoOwner:     true,
-				MetadataTTL: idle, Retry: lockkeeper.RetryPolicy{MaxElapsed: -1}, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+				MetadataTTL: idle, Retry: lockkeeper.RetryPolicy{MaxElapsed: -1}, Hooks: c.told.count(lockkeeper.Hooks{}), Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 			})
 			if err != nil {
 				w.r.Fatal(err)
@@ -133,6 +134,9 @@ func (q *quorum) leave() {
 	for _, c := range q.clients {
 		for _, k := range c.keepers {
 			_ = k.Close()
+		}
+		if why := c.told.problem(); why != "" {
+			q.breaks(hooksTell, "process %d: %s", c.id, why)
 		}
 	}
 }

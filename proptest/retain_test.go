@@ -165,6 +165,7 @@ type retainProcess struct {
 	permits *semaphore.Semaphore // of a world with a semaphore
 	rdb     *redis.Client
 	link    *link
+	told    *reports
 	crashed bool
 }
 
@@ -528,7 +529,7 @@ func (p *retainProcess) lock(ctx context.Context) (*lockkeeper.Lease, error) {
 // join starts a process.
 func (w *retainWorld) join(ttl time.Duration, lag time.Duration) {
 	id := len(w.processes)
-	p := &retainProcess{link: newLink(faultnet.Buffer(w.server.dial), lag, int64(id))}
+	p := &retainProcess{told: newReports(), link: newLink(faultnet.Buffer(w.server.dial), lag, int64(id))}
 	p.rdb = redis.NewClient(&redis.Options{
 		Addr: "127.0.0.1:1", Dialer: p.link.Dial, DialerRetries: 1, ReadTimeout: usual.timeout, PoolSize: 100,
 		MaxRetries: -1, MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}, DisableIdentity: true,
@@ -537,7 +538,7 @@ func (w *retainWorld) join(ttl time.Duration, lag time.Duration) {
 	p.Keeper, err = lockkeeper.New(p.rdb, &lockkeeper.Options{
 		NoOwner:     true,
 		MetadataTTL: idle, Retry: lockkeeper.RetryPolicy{MaxElapsed: -1}, Logger: silent,
-		Hooks: lockkeeper.Hooks{
+		Hooks: p.told.count(lockkeeper.Hooks{
 			AcquireDone: func(e lockkeeper.Event) {
 				if e.Local {
 					w.inside(p.ID(), e.Token)
@@ -546,7 +547,7 @@ func (w *retainWorld) join(ttl time.Duration, lag time.Duration) {
 			Recalled:   func(lockkeeper.Event) { w.reach("a recall") },
 			Lost:       func(lockkeeper.Event) { w.reach("a lease is lost") },
 			WakeupLost: func(lockkeeper.Event) { w.reach("a subscription is replaced") },
-		},
+		}),
 	})
 	if err == nil {
 		switch w.set {
@@ -789,6 +790,13 @@ func (w *retainWorld) halt() {
 	}
 	all.Wait()
 	w.actors.Wait()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i, p := range w.processes {
+		if why := p.told.problem(); why != "" && !p.crashed {
+			w.breaks(hooksTell, "process %d: %s", i, why)
+		}
+	}
 }
 
 // fail ends the schedule if a promise was broken.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/alicebob/miniredis/v2/server"
+	lua "github.com/yuin/gopher-lua"
 )
 
 // refusal is the error with which the server refuses commands.
@@ -52,6 +53,7 @@ type script struct {
 	keys, argv []string
 	text       string
 	failed     bool // with an error; its writes remain
+	zero       bool // the reply is 0
 }
 
 // sha returns the SHA that EVALSHA uses.
@@ -134,7 +136,8 @@ func (s *redisServer) hook(peer *server.Peer, cmd string, args ...string) bool {
 	}
 	call := script{keys: args[2 : 2+n], argv: args[2+n:], text: text}
 	s.wrote = false
-	call.failed = !theInterpreter.run(s.mini.Server(), s.refuse, peer, text, call.keys, call.argv)
+	reply, ok := theInterpreter.run(s.mini.Server(), s.refuse, peer, text, call.keys, call.argv)
+	call.failed, call.zero = !ok, reply == lua.LNumber(0)
 	s.step(call)
 	return true
 }

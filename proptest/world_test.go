@@ -218,6 +218,11 @@ func (w *world) stop() {
 	if !again {
 		w.closeProcesses()
 		w.actors.Wait()
+		for _, p := range w.processes {
+			if why := p.told.problem(); why != "" && p.state != crashed {
+				w.breaks(hooksTell, "process %d: %s", p.id, why)
+			}
+		}
 	}
 }
 

@@ -26,21 +26,34 @@ func (l *Lock) Convert(ctx context.Context, from *lease.Lease, t Terms) (*lease.
 	if !from.Same(l.AtServer()) {
 		return nil, server.Invalid("the lease is of %s %q, of another keeper or another lock than %q; pass a lease of this lock", from.Kind(), from.Name(), l.spec.Name)
 	}
+	t.origin = from
+	h, err := l.acquire(ctx, t, true, (*Lock).convert)
+	if err == nil {
+		from.ReplacedBy(h)
+	}
+	return h, err
+}
+
+// convert is Convert of the lease that the terms name.
+func (l *Lock) convert(ctx context.Context, t Terms, wait bool) (*lease.Lease, error) {
+	from := t.origin
 	if err := from.BeginConversion(ctx); err != nil {
 		return nil, err
 	}
 	if next := from.Next(); next != nil {
 		if next.Is(t.Flags) { // an earlier call's conversion took effect
-			return from.HandOver(next), nil
+			if h := from.HandOver(next, t.Observation); h != nil {
+				return h, nil
+			}
+			return nil, l.Fail(next.Err())
 		}
-		return l.Convert(ctx, next, t)
+		t.origin = next
+		return l.convert(ctx, t, wait)
 	}
 	waiting, cancel := context.WithCancel(ctx)
 	defer cancel()
-	t.origin, t.Observation = from, l.NewObservation(ctx, t.Flags)
-	h, err := l.acquire(from.Context(waiting), t, true) // the wait ends when the old lease does
+	h, err := l.Request(from.Context(waiting), t, wait) // the wait ends when the old lease does
 	if err == nil {
-		from.Replaced()
 		return h, nil
 	}
 	if c := from.Undoing(); c != nil {
@@ -59,7 +72,9 @@ func (l *Lock) Convert(ctx context.Context, from *lease.Lease, t Terms) (*lease.
 	switch lost := from.Err(); {
 	case ctx.Err() != nil && lost != nil:
 		err = l.Fail(err, lost)
-	case ctx.Err() != nil, errors.Is(err, server.ErrClosed):
+	case ctx.Err() != nil:
+	case errors.Is(err, server.ErrClosed):
+		err = l.Fail(server.ErrClosed) // without the end of the old lease's context, which is not the caller's
 	case lost != nil:
 		err = l.Fail(lost)
 	case errors.Is(err, server.ErrConflict):
@@ -80,18 +95,11 @@ func (l *Lock) resolve(ctx context.Context, from *lease.Lease, c *lease.Cleanup,
 	case <-c.Done():
 	case <-grace.C:
 	}
-	h, known = from.ResolveInBackground(c, t.Direct, t.Flags)
+	h, known = from.ResolveInBackground(c, t.Direct, t.Flags, t.Observation)
 	if h != nil && h == c.Lease() && l.k.cfg.ReplicaAck.enabled() {
 		if err = l.awaitReplicas(ctx, h); err != nil {
 			return nil, known, err
 		}
-	}
-	switch {
-	case h == nil:
-	case h.Token() == from.Token():
-		from.Detach()
-	default:
-		from.Replaced()
 	}
 	return h, known, nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/server"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -20,7 +21,7 @@ func TestExtendDuringConversion(t *testing.T) {
 		want    error
 	}{
 		"continued": {func(from, to *lease.Lease) { from.Become(to) }, nil},
-		"replaced":  {func(from, to *lease.Lease) { from.Replaced() }, server.ErrReleased},
+		"replaced":  {func(from, to *lease.Lease) { from.ReplacedBy(to) }, server.ErrReleased},
 		"lost":      {func(from, to *lease.Lease) { from.Lose(lease.ErrNotHeld); from.EndConversion() }, server.ErrLost},
 		"no effect": {func(from, to *lease.Lease) { from.EndConversion() }, server.ErrLost}, // and the server has lost the lease
 		"canceled":  {nil, server.ErrUnavailable},
@@ -28,14 +29,11 @@ func TestExtendDuringConversion(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(s *fixture) {
-				l, err := s.Keeper.Lock(Spec{Scripts: lua.RWLock, Name: "x", TTL: ttl})
-				s.must(err)
-				from, err := l.Try(context.Background(), Terms{Flags: "r"})
-				s.must(err)
+				l := must.Get(s.Keeper.Lock(Spec{Scripts: lua.RWLock, Name: "x", TTL: ttl}))(s)
+				from := must.Get(l.Try(context.Background(), Terms{Flags: "r"}))(s)
 				s.must(from.BeginConversion(context.Background()))
 				s.mini.Del(l.KeyOf(server.LockKey))
-				to, err := l.Try(context.Background(), Terms{Flags: "w"})
-				s.must(err)
+				to := must.Get(l.Try(context.Background(), Terms{Flags: "w"}))(s)
 				ctx, cancel := context.WithCancel(context.Background())
 				extended := make(chan error, 1)
 				go func() { extended <- from.Extend(ctx, 2*ttl) }()
@@ -68,6 +66,25 @@ func TestExtendDuringConversion(t *testing.T) {
 	}
 }
 
+// TestExtendAtTheDeadline: a process that is frozen until the lease has ended here, but not at the server, does not extend it there.
+func TestExtendAtTheDeadline(t *testing.T) {
+	inBubble(t, func(s *fixture) {
+		h := s.hold("x")
+		s.Timers.Stop()
+		err := h.ExtendIf(context.Background(), 2*ttl, func() error {
+			time.Sleep(time.Until(h.Deadline()))
+			s.net.ResetCount()
+			return nil
+		})
+		if !errors.Is(err, server.ErrLost) {
+			s.Errorf("Extend: %v", err)
+		}
+		if n := s.net.Scripts(); n != 0 || s.mini.TTL("lock:x") > ttl {
+			s.Errorf("%d scripts were sent, and the server has the lease for %v", n, s.mini.TTL("lock:x"))
+		}
+	})
+}
+
 // TestExtendBeyondMetadataTTLKeepsLease checks a lease that is extended for longer than MetadataTTL. The metadata
 // records that the lease was extended beyond the ttl in its token. If it expired before the lease, the next request
 // would shorten the lease to the ttl in the token, as it does after the server's clock was set back.
@@ -79,18 +96,10 @@ func TestExtendBeyondMetadataTTLKeepsLease(t *testing.T) {
 				if set == lua.RWLock {
 					terms.Flags = "w"
 				}
-				l, err := s.Keeper.Lock(Spec{Scripts: set, Name: "x", TTL: ttl})
-				if err != nil {
-					s.Fatal(err)
-				}
-				h, err := l.Try(context.Background(), terms)
-				if err != nil {
-					s.Fatal(err)
-				}
+				l := must.Get(s.Keeper.Lock(Spec{Scripts: set, Name: "x", TTL: ttl}))(s)
+				h := must.Get(l.Try(context.Background(), terms))(s)
 				const long = 5 * time.Hour // longer than the metadata of an unused name is kept
-				if err := h.Extend(context.Background(), long); err != nil {
-					s.Fatal(err)
-				}
+				must.OK(s, h.Extend(context.Background(), long))
 				for range 20 {
 					time.Sleep(long / 20)
 					if _, err := l.Try(context.Background(), terms); !errors.Is(err, server.ErrNotAcquired) {
@@ -102,9 +111,7 @@ func TestExtendBeyondMetadataTTLKeepsLease(t *testing.T) {
 						return
 					}
 				}
-				if err := h.Release(context.Background()); err != nil {
-					s.Error(err)
-				}
+				must.Report(s, h.Release(context.Background()))
 			})
 		})
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -64,8 +65,7 @@ func TestLostReplyTombstonesWindowRequest(t *testing.T) {
 			spec.Limits = &Limits{Window: 9, Per: time.Minute}
 		})
 		take := func() *lease.Lease {
-			h, err := l.acquire(context.Background(), Terms{Number: 1}, false)
-			s.must(err)
+			h := must.Get(l.Try(context.Background(), Terms{Number: 1}))(s)
 			if state := h.Claim.State(); state != claim.Permitted {
 				t.Errorf("state %d", state)
 			}

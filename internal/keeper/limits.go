@@ -90,7 +90,7 @@ func newQuota(a protocol.AcquireReply) Quota {
 // Take waits for permits that return by the clock alone, until ctx ends. They are granted without a lease; the result is the
 // grant's fence.
 func (l *Lock) Take(ctx context.Context, t Terms) (fence uint64, err error) {
-	h, err := l.acquire(ctx, t, true)
+	h, err := l.Acquire(ctx, t)
 	if err != nil {
 		return 0, err
 	}
@@ -100,7 +100,7 @@ func (l *Lock) Take(ctx context.Context, t Terms) (fence uint64, err error) {
 // TryTake is Take for a caller who does not wait, and returns what remains of the window. A refusal is not an error; the fence is
 // 0 then.
 func (l *Lock) TryTake(ctx context.Context, t Terms) (q Quota, fence uint64, err error) {
-	q, h, err := l.tryTake(ctx, t, l.acquire)
+	q, h, err := l.tryTake(ctx, t, l.Try)
 	if h == nil {
 		return q, 0, err
 	}
@@ -110,12 +110,12 @@ func (l *Lock) TryTake(ctx context.Context, t Terms) (q Quota, fence uint64, err
 // TryTakeLease is TryTake for the process itself, of which the observer is not told. It returns the lease of a request that was granted, which
 // holds nothing; else nil.
 func (l *Lock) TryTakeLease(ctx context.Context, t Terms) (q Quota, granted *lease.Lease, err error) {
-	return l.tryTake(ctx, t, l.Request)
+	return l.tryTake(ctx, t, func(ctx context.Context, t Terms) (*lease.Lease, error) { return l.Request(ctx, t, false) })
 }
 
-func (l *Lock) tryTake(ctx context.Context, t Terms, by func(context.Context, Terms, bool) (*lease.Lease, error)) (q Quota, granted *lease.Lease, err error) {
+func (l *Lock) tryTake(ctx context.Context, t Terms, by func(context.Context, Terms) (*lease.Lease, error)) (q Quota, granted *lease.Lease, err error) {
 	t.quota = &q
-	h, err := by(ctx, t, false)
+	h, err := by(ctx, t)
 	refused := errors.Is(err, server.ErrNotAcquired) && q.Limit > 0
 	switch {
 	case err == nil:

@@ -121,16 +121,16 @@ func (l *Lock) newToken(flags string, number int64, note string) (token, serial 
 
 // Acquire waits for a lease until ctx ends. Package lockkeeper documents the errors.
 func (l *Lock) Acquire(ctx context.Context, t Terms) (*lease.Lease, error) {
-	return l.acquire(ctx, t, true)
+	return l.acquire(ctx, t, true, (*Lock).Request)
 }
 
 // Try asks for a lease and never waits for another holder.
 func (l *Lock) Try(ctx context.Context, t Terms) (*lease.Lease, error) {
-	return l.acquire(ctx, t, false)
+	return l.acquire(ctx, t, false, (*Lock).Request)
 }
 
-// acquire makes one acquisition and reports its events. If there is no error, the request was granted.
-func (l *Lock) acquire(ctx context.Context, t Terms, wait bool) (*lease.Lease, error) {
+// acquire makes one acquisition, by Request or convert, and reports its events. If there is no error, the request was granted.
+func (l *Lock) acquire(ctx context.Context, t Terms, wait bool, by func(*Lock, context.Context, Terms, bool) (*lease.Lease, error)) (*lease.Lease, error) {
 	if wait && l.k.longWaits.Bound > 0 {
 		defer l.WatchWait(nil)()
 	}
@@ -139,13 +139,13 @@ func (l *Lock) acquire(ctx context.Context, t Terms, wait bool) (*lease.Lease, e
 		o = l.NewObservation(ctx, t.Flags)
 	}
 	if o == nil {
-		h, err := l.Request(ctx, t, wait)
+		h, err := by(l, ctx, t, wait)
 		return h, l.AlsoEnded(ctx, err)
 	}
 	t.Observation = o
 	began := time.Now()
 	l.Observe(l.Event(lease.AcquireStart, o))
-	h, err := l.Request(ctx, t, wait)
+	h, err := by(l, ctx, t, wait)
 	err = l.AlsoEnded(ctx, err)
 	ev := l.Event(lease.AcquireDone, o)
 	ev.Duration, ev.Err = time.Since(began), err

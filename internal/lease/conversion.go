@@ -64,10 +64,10 @@ func (h *Lease) BeginConversion(ctx context.Context) error {
 
 // ResolveInBackground is called when Convert stops waiting for the outcome. It returns the lease that the caller gets
 // instead of h, or nil if the caller keeps h. known reports whether the outcome is known by now.
-func (h *Lease) ResolveInBackground(c *Cleanup, direct bool, use string) (instead *Lease, known bool) {
+func (h *Lease) ResolveInBackground(c *Cleanup, direct bool, use string, call *Observation) (instead *Lease, known bool) {
 	successor := h
 	if direct {
-		instead = h.weakerLease(c, use)
+		instead = h.weakerLease(c, use, call)
 	}
 	if instead != nil {
 		successor = instead
@@ -97,14 +97,14 @@ func (h *Lease) ResolveInBackground(c *Cleanup, direct bool, use string) (instea
 
 // weakerLease returns a lease that is for that use, and is valid whichever lease the server has, h or the one
 // that was to replace it. It returns nil if h has ended.
-func (h *Lease) weakerLease(c *Cleanup, use string) *Lease {
+func (h *Lease) weakerLease(c *Cleanup, use string, call *Observation) *Lease {
 	h.Mu.Lock()
 	if h.ErrLocked() != nil {
 		h.Mu.Unlock()
 		return nil
 	}
 	var out claim.Effects
-	l := h.lock.NewLease(h.token, h.serial, h.Claim.Twin(&h.lock.Rules, h.lock.d.Now(), &out), h.observation)
+	l := h.lock.NewLease(h.token, h.serial, h.Claim.Twin(&h.lock.Rules, h.lock.d.Now(), &out), call)
 	l.request, l.use, l.fence = h.request, use, h.fence
 	h.Mu.Unlock()
 	l.converting = &conversion{ended: make(chan struct{}), undoing: c, inBackground: true}
@@ -153,12 +153,17 @@ func (h *Lease) Become(next *Lease) {
 	h.CheckDeadline() // next may have ended before it was known to continue h
 }
 
-// HandOver ends h and returns next, which continued it, for the holder to use directly.
-func (h *Lease) HandOver(next *Lease) *Lease {
+// HandOver ends h and returns next, which continued it, for the caller of that call to use directly. It returns nil if they have ended.
+func (h *Lease) HandOver(next *Lease, call *Observation) *Lease {
 	next.Mu.Lock()
-	next.former = nil
+	if next.ErrLocked() != nil {
+		next.Mu.Unlock()
+		return nil
+	}
+	next.former, next.observation = nil, call
 	next.Mu.Unlock()
 	h.endAs(server.ErrReleased)
+	h.observe(Released, h.held(), nil)
 	return next
 }
 
@@ -243,8 +248,17 @@ func (h *Lease) awaitConversion(ctx context.Context) bool {
 // EndConversion resumes the lease after a conversion that had no effect.
 func (h *Lease) EndConversion() { h.convertedBy(claim.ConversionEnded) }
 
-// Replaced ends a lease that another one replaced. The server has nothing left to release.
-func (h *Lease) Replaced() { h.convertedBy(claim.Replaced) }
+// ReplacedBy ends h, or the lease that continues it, since the caller has next instead: another one, which has replaced it at the server, or
+// another handle for the same.
+func (h *Lease) ReplacedBy(next *Lease) {
+	switch h = h.current(); {
+	case h == next: // it was handed over
+	case h.token == next.token:
+		h.Detach()
+	default:
+		h.convertedBy(claim.Replaced)
+	}
+}
 
 // Detach ends the lease in this process, and leaves it at the server: another handle of the process has it, or another process.
 func (h *Lease) Detach() { h.convertedBy(claim.Forgotten) }

@@ -21,6 +21,7 @@ type actions struct {
 	leased      bool     // the request was granted a lease
 	pending     bool     // the request had not ended before
 	unwanted    bool     // the keeper was closed meanwhile
+	unused      bool     // it is released, but nobody ever had the lease
 }
 
 // begin steps the claim. The caller holds Mu.
@@ -34,7 +35,7 @@ func (a *actions) begin(h *Lease, now claim.Instant, ev *claim.Event, cause erro
 			ev.Withdrawn = r.WithdrawLocked()
 		}
 	}
-	a.request, a.pending = h.request, h.Claim.Pending()
+	a.request, a.pending, a.unused = h.request, h.Claim.Pending(), ev.Kind == claim.Released && ev.Unused
 	before := h.Claim.Deadline()
 	h.Claim.Step(&l.Rules, now, ev, &a.Effects)
 	if x := h.sharing(); x != nil {
@@ -160,19 +161,24 @@ func (a *actions) finish(h *Lease, by func(*transport.Call)) {
 		a.cleanup.send(by, a.Check)
 	}
 	if a.End && a.err != nil {
-		h.observeEnd(a.err, a.held)
+		h.observeEnd(a)
 	}
 	if a.cleanup != nil && (a.Found || a.Finished) {
 		a.cleanup.end(a.Found)
 	}
 }
 
-// observeEnd reports that the lease has ended for its holder.
-func (h *Lease) observeEnd(err error, held time.Duration) {
-	if h.claimReason() == claim.ByRelease || h.claimReason() == claim.ByReplacement {
-		h.observe(Released, held, nil)
-	} else {
-		h.observe(Lost, held, err)
+// observeEnd reports that the lease has ended for its holder. Hooks are not told of a lease that nobody ever had.
+func (h *Lease) observeEnd(a *actions) {
+	what, err := Lost, a.err
+	if reason := h.claimReason(); reason == claim.ByRelease || reason == claim.ByReplacement {
+		what, err = Released, nil
+	}
+	switch {
+	case !a.unused:
+		h.observe(what, a.held, err)
+	case h.observer != nil:
+		h.observer.LeaseEvent(what)
 	}
 }
 

@@ -125,25 +125,25 @@ type Request interface {
 // releases it. It exists from the request on; who does not belong to this package gets it when it is granted. It is safe for concurrent use.
 type Lease struct {
 	lifecycle.Lifecycle
-	lock        *Lock
-	token       string
-	serial      string       // by which messages name it
-	request     Request      // until it is granted, and then if a late reply may come; nil: adopted, or made to clean up
-	observer    Observer     // gets its events; nil: the keeper's hooks alone
-	use         string       // its use, if that is not what its token says; see Convert
-	observation *Observation // the call that acquired it, for the observer
-	fence       uint64       // once it is granted
-	timer       timers.Timer
+	lock     *Lock
+	token    string
+	serial   string   // by which messages name it
+	request  Request  // until it is granted, and then if a late reply may come; nil: adopted, or made to clean up
+	observer Observer // gets its events; nil: the keeper's hooks alone
+	use      string   // its use, if that is not what its token says; see Convert
+	fence    uint64   // once it is granted
+	timer    timers.Timer
 
 	// Guarded by the Lifecycle's Mu. A process may have a hundred thousand leases, so what few have is behind pointers.
-	Claim      claim.Claim
-	extending  chan struct{}               // while an Extend is in progress; closed when it ends
-	converting *conversion                 // while it is being converted, and after it ended meanwhile
-	next       atomic.Pointer[Lease]       // the lease that continues this one; see Become
-	former     *Lease                      // the lease that this one continues, which the holder still uses and which ends with it
-	backoff    *backoff.ExponentialBackOff // of what is repeated now; nil while it succeeds
-	lastErr    error                       // of the last renewal
-	cleanup    *Cleanup                    // once it is released
+	Claim       claim.Claim
+	extending   chan struct{}               // while an Extend is in progress; closed when it ends
+	converting  *conversion                 // while it is being converted, and after it ended meanwhile
+	next        atomic.Pointer[Lease]       // the lease that continues this one; see Become
+	former      *Lease                      // the lease that this one continues, which the holder still uses and which ends with it
+	observation *Observation                // the call that acquired it, for the observer
+	backoff     *backoff.ExponentialBackOff // of what is repeated now; nil while it succeeds
+	lastErr     error                       // of the last renewal
+	cleanup     *Cleanup                    // once it is released
 }
 
 // Reasons for a loss, in addition to ErrNotHeld.
@@ -307,13 +307,28 @@ func (h *Lease) endLocked(err error) (cancel func()) {
 	}
 }
 
+// observe reports an event to the observer, and to the keeper's hooks. It is of the lease that the holder was granted, if h continues another.
 func (h *Lease) observe(what EventType, took time.Duration, err error) {
+	h = h.first()
 	if h.observer != nil && h.observer.LeaseEvent(what) || h.lock.d.observe == nil {
 		return
 	}
-	ev := h.lock.Event(what, h.observation)
+	ev := h.lock.Event(what, h.Observation())
 	ev.Token, ev.Fence, ev.Duration, ev.Err = h.token, h.fence, took, err
 	h.lock.Observe(ev)
+}
+
+// first returns the lease that h continues, or h.
+func (h *Lease) first() *Lease {
+	for {
+		h.Mu.Lock()
+		former := h.former
+		h.Mu.Unlock()
+		if former == nil {
+			return h
+		}
+		h = former
+	}
 }
 
 // held returns for how long the lease has been held.
@@ -348,7 +363,7 @@ func (h *Lease) CheckLeak() {
 	leaked := h.Claim.Active() && !h.lock.Rules.NoRenewal
 	h.Mu.Unlock()
 	if leaked {
-		h.lock.ReportLeak(h.observation, h.token, h.fence, h.held())
+		h.lock.ReportLeak(h.Observation(), h.token, h.fence, h.held())
 	}
 }
 
@@ -397,7 +412,11 @@ func (h *Lease) WasQueued() bool {
 }
 
 // Observation returns the call that acquired the lease, for the observer.
-func (h *Lease) Observation() *Observation { return h.observation }
+func (h *Lease) Observation() *Observation {
+	h.Mu.Lock()
+	defer h.Mu.Unlock()
+	return h.observation
+}
 
 // Token returns the identity of the lease.
 func (h *Lease) Token() string { return h.current().token }

@@ -151,10 +151,8 @@ func (h *Lease) Release(ctx context.Context) error {
 			h.end(h.Err())
 		}
 	}
-	if lost == nil && h.observation != nil {
-		ev := h.event(lease.Released)
-		ev.Duration = time.Since(h.observation.at)
-		x.of.lock.Observe(ev)
+	if lost == nil || errors.Is(lost, server.ErrReleased) {
+		h.reportRelease()
 	}
 	x.leave()
 	if errors.Is(lost, server.ErrReleased) {
@@ -198,6 +196,15 @@ func (h *Lease) Own() *lease.Lease {
 		return nil
 	}
 	return h.retention.lease
+}
+
+// reportRelease reports to the observer that the lease was released.
+func (h *Lease) reportRelease() {
+	if h.observation != nil {
+		ev := h.event(lease.Released)
+		ev.Duration = time.Since(h.observation.at)
+		h.retention.of.lock.Observe(ev)
+	}
 }
 
 // event returns an event of this lease.
@@ -271,8 +278,6 @@ func (h *Lease) detach(ctx context.Context, l *keeper.Lock) (*lease.Lease, error
 		}
 		if err != nil {
 			x.state.EndUpgrade()
-		}
-		if own || err != nil {
 			x.upgrader = nil
 		}
 		x.unlock(&out)

@@ -23,7 +23,7 @@ type retention struct {
 	uses     int64               // until the last renewal
 	lease    *lease.Lease        // nil until open is called
 	handles  map[*Lease]struct{} // those with a Lifecycle
-	upgrader *Lease              // that waits until it is the only one inside
+	upgrader *Lease              // that waits until it is the only one inside, or to which the lease belongs since
 	alone    chan struct{}       // closed when it is to look whether it is
 	turn     chan struct{}       // closed when the caller that waits for the one inside to leave waits no more; see turn.go
 	place    place               // in the pool of a semaphore
@@ -211,14 +211,18 @@ func (x *retention) Unused(now claim.Instant, ttl time.Duration) bool {
 	return unused
 }
 
-// LeaseEvent reports whether the lease has belonged to several callers until its end. Then its release is no event of any of them.
+// LeaseEvent reports a release itself: it is of the call that the lease belongs to, or, of a lease that belongs to several, of none.
 func (x *retention) LeaseEvent(what lease.EventType) (own bool) {
 	if what != lease.Released {
 		return false
 	}
 	x.of.mu.Lock()
-	defer x.of.mu.Unlock()
-	return x.state.State() != retain.Detached
+	h, detached := x.upgrader, x.state.State() == retain.Detached
+	x.of.mu.Unlock()
+	if detached {
+		h.reportRelease()
+	}
+	return true
 }
 
 // CleanedUp implements lease.Observer.
