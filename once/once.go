@@ -136,7 +136,7 @@ func (o *Once) Do(ctx context.Context, fn func(ctx context.Context, fence uint64
 		return r, err
 	}
 	if err != nil {
-		return Result{}, err
+		return Result{}, o.lock.AlsoEnded(ctx, err) // it may have ended just now
 	}
 	returned := false
 	defer func() {
@@ -160,10 +160,13 @@ func (o *Once) Do(ctx context.Context, fn func(ctx context.Context, fence uint64
 	return Result{Ran, next}, nil
 }
 
-// observeSuccess reports the success of an earlier run, whose period ends at that time.
+// observeSuccess reports the success of an earlier run, whose period ends at that time; zero: it is not known when.
 func (o *Once) observeSuccess(ctx context.Context, end time.Time) {
 	e := o.lock.Event(lease.Succeeded, nil)
-	e.Context, e.Duration = ctx, max(o.period-time.Until(end), 0)
+	e.Context = ctx
+	if !end.IsZero() {
+		e.Duration = max(o.period-time.Until(end), 0)
+	}
 	o.lock.Observe(e)
 }
 
@@ -180,7 +183,10 @@ func (o *Once) read(ctx context.Context) (r Result, token string, err error) {
 	if err != nil || len(list) == 0 {
 		return Result{}, "", err
 	}
-	r = Result{Running, time.Now().Add(list[0].ExpiresIn)}
+	r = Result{Outcome: Running}
+	if left := list[0].ExpiresIn; left >= 0 { // else the key has no expiry, which is not ours
+		r.Next = time.Now().Add(left)
+	}
 	if protocol.IsRecord(list[0].Token) {
 		r.Outcome = Done
 	}

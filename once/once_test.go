@@ -19,6 +19,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/lua"
@@ -50,10 +51,7 @@ type process struct {
 
 func (p *process) job(period time.Duration, opts *once.Options) *once.Once {
 	p.Helper()
-	o, err := once.New(p.keeper, "x", period, opts)
-	if err != nil {
-		p.Fatal(err)
-	}
+	o := must.Get(once.New(p.keeper, "x", period, opts))(p)
 	return o
 }
 
@@ -83,10 +81,7 @@ func inBubble(t *testing.T, n int, test func(server *miniredis.Miniredis, p []*p
 		for range n {
 			network := s.Network()
 			rdb := redis.NewClient(network.Options(time.Second))
-			k, err := lockkeeper.New(rdb, &lockkeeper.Options{Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
-			if err != nil {
-				s.Fatal(err)
-			}
+			k := must.Get(lockkeeper.New(rdb, &lockkeeper.Options{Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}))(s)
 			s.Cleanup(func() {
 				network.Restore()
 				_ = k.Close()
@@ -120,9 +115,7 @@ func TestOneSuccessPerPeriod(t *testing.T) {
 								mu.Lock()
 								defer mu.Unlock()
 								seen[r.Outcome]++
-								if err != nil {
-									t.Error(err)
-								}
+								must.Report(t, err)
 								if r.Outcome != once.Running && r.Next.Sub(start).Round(time.Second) != 20*time.Hour {
 									t.Errorf("%v: next after %v", r.Outcome, r.Next.Sub(start))
 								}
@@ -197,6 +190,62 @@ func TestCallDuringRunReportsRunning(t *testing.T) {
 		}
 		time.Sleep(6 * time.Minute)
 		p[1].runJob(b, 0, nil, once.Done)
+	})
+}
+
+// TestKeyWithoutExpiry checks that a time that is not known is not one in the past.
+func TestKeyWithoutExpiry(t *testing.T) {
+	inBubble(t, 1, func(mini *miniredis.Miniredis, p []*process) {
+		rdb := redis.NewClient(p[0].net.Options(time.Second))
+		defer func() { _ = rdb.Close() }()
+		k, err := lockkeeper.New(rdb, &lockkeeper.Options{Hooks: lockkeeper.Hooks{Succeeded: func(e lockkeeper.Event) {
+			if e.Duration != 0 {
+				t.Errorf("a run since %v", e.Duration)
+			}
+		}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = k.Close() }()
+		o := (&process{t, p[0].net, k}).job(time.Hour, nil)
+		for value, want := range map[string]once.Outcome{"done:x": once.Done, "x": once.Running} {
+			if err := mini.Set("{lock:x}:once:holders", value); err != nil {
+				t.Fatal(err)
+			}
+			for name, call := range map[string]func() (once.Result, error){
+				"Do":     func() (once.Result, error) { return o.Do(ctx, nil) },
+				"Status": func() (once.Result, error) { return o.Status(ctx) },
+			} {
+				if r, err := call(); err != nil || r.Outcome != want || !r.Next.IsZero() {
+					t.Errorf("%s of %q: %v, %v", name, value, r, err)
+				}
+			}
+		}
+	})
+}
+
+// TestContextThatEndsWithRefusal checks the error of a call whose context ends when the server has refused it.
+func TestContextThatEndsWithRefusal(t *testing.T) {
+	inBubble(t, 1, func(_ *miniredis.Miniredis, p []*process) {
+		ending, cancel := context.WithCancel(ctx)
+		rdb := redis.NewClient(p[0].net.Options(time.Second))
+		defer func() { _ = rdb.Close() }()
+		k, err := lockkeeper.New(rdb, &lockkeeper.Options{Hooks: lockkeeper.Hooks{AcquireDone: func(lockkeeper.Event) { cancel() }}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = k.Close() }()
+		refused := (&process{t, p[0].net, k}).job(time.Hour, nil)
+		_, err = p[0].job(time.Hour, nil).Do(ctx, func(context.Context, uint64) error {
+			r, err := refused.Do(ending, func(context.Context, uint64) error { return nil })
+			if r.Outcome != once.None || !errors.Is(err, context.Canceled) || !errors.Is(err, lockkeeper.ErrNotAcquired) {
+				t.Errorf("Do: %v, %v", r, err)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
 	})
 }
 
@@ -304,9 +353,7 @@ func TestCancelledContextKeepsSuccess(t *testing.T) {
 func TestCloseKeepsRecord(t *testing.T) {
 	inBubble(t, 2, func(_ *miniredis.Miniredis, p []*process) {
 		p[0].runJob(p[0].job(time.Hour, nil), 0, nil, once.Ran)
-		if err := p[0].keeper.Close(); err != nil {
-			t.Error(err)
-		}
+		must.Report(t, p[0].keeper.Close())
 		p[1].runJob(p[1].job(time.Hour, nil), 0, nil, once.Done)
 	})
 }
@@ -314,9 +361,7 @@ func TestCloseKeepsRecord(t *testing.T) {
 func TestCloseDuringRunAllowsNextRun(t *testing.T) {
 	inBubble(t, 2, func(_ *miniredis.Miniredis, p []*process) {
 		r, err := p[0].job(time.Hour, nil).Do(ctx, func(ctx context.Context, _ uint64) error {
-			if err := p[0].keeper.Close(); err != nil {
-				t.Error(err)
-			}
+			must.Report(t, p[0].keeper.Close())
 			<-ctx.Done()
 			return nil
 		})
@@ -359,9 +404,7 @@ func TestLateDuplicatesKeepRecord(t *testing.T) {
 			for _, key := range late.script.Keys {
 				own = append(own, keys[key])
 			}
-			if err := rdb.Eval(ctx, late.script.Text, own, late.args...).Err(); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, rdb.Eval(ctx, late.script.Text, own, late.args...).Err())
 			p[1].runJob(p[1].job(time.Minute, opts), 0, nil, once.Done)
 			if left := server.TTL(key) + time.Since(start); left < 59*time.Second || left > 61*time.Second {
 				t.Errorf("after a late %s the record ends %v after the start", late.script.Name, left)
@@ -384,16 +427,12 @@ func TestJobLongerThanPeriodRunsAgain(t *testing.T) {
 func TestResetAllowsRerun(t *testing.T) {
 	inBubble(t, 2, func(_ *miniredis.Miniredis, p []*process) {
 		a, b := p[0].job(time.Hour, nil), p[1].job(time.Hour, nil)
-		if err := b.Reset(ctx); err != nil { // nothing is recorded
-			t.Error(err)
-		}
+		must.Report(t, b.Reset(ctx)) // nothing is recorded
 		p[0].runJob(a, 0, nil, once.Ran)
 		if r, err := b.Status(ctx); r.Outcome != once.Done || err != nil || time.Until(r.Next) > time.Hour || time.Until(r.Next) < time.Hour-time.Second {
 			t.Errorf("Status: %v, %v", r, err)
 		}
-		if err := b.Reset(ctx); err != nil {
-			t.Error(err)
-		}
+		must.Report(t, b.Reset(ctx))
 		if r, err := b.Status(ctx); r != (once.Result{}) || err != nil {
 			t.Errorf("Status: %v, %v", r, err)
 		}
@@ -510,7 +549,7 @@ func TestThreeProcesses(t *testing.T) {
 		t.Errorf("the process that was frozen: %q", got)
 	}
 	ask(all[0], "succeed", "done true false")
-	ends()
+	must.OK(t, rdb.Del(ctx, key).Err()) // as if the period were over
 
 	all[2].WriteLine("hang")
 	all[2].WaitForLine("runs")
