@@ -7,35 +7,14 @@ import (
 	"net/http/httptest"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
-	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/example"
 	"github.com/lockkeeper/lockkeeper/ratelimit"
 	"github.com/lockkeeper/lockkeeper/ratelimit/httplimit"
-	"github.com/redis/go-redis/v9"
 )
-
-// connect returns a keeper on an embedded server.
-func connect() (k *lockkeeper.Keeper, end func()) {
-	server := miniredis.NewMiniRedis()
-	if err := server.Start(); err != nil {
-		panic(err)
-	}
-	server.ClockTTL(true)
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
-	k, err := lockkeeper.New(rdb, nil)
-	if err != nil {
-		panic(err)
-	}
-	return k, func() {
-		k.Close()
-		rdb.Close()
-		server.Close()
-	}
-}
 
 // The clients of all processes together send at most 100 requests in any second, ten of them at once.
 func ExampleNewConcurrentTransport() {
-	k, end := connect()
+	k, end := example.Keeper()
 	defer end()
 	limiter, err := ratelimit.NewConcurrent(k, "partner-api", 100, time.Second, 10, nil)
 	if err != nil {
@@ -63,7 +42,7 @@ func ExampleNewConcurrentTransport() {
 
 // All servers together allow each address two requests a minute.
 func ExampleNewHandler() {
-	k, end := connect()
+	k, end := example.Keeper()
 	defer end()
 	limiter, err := httplimit.PerKey(k, "login", 2, time.Minute, httplimit.RemoteIP, nil)
 	if err != nil {
@@ -89,7 +68,7 @@ func ExampleNewHandler() {
 
 // A response with Retry-After holds back the clients of all processes.
 func ExampleTransport() {
-	k, end := connect()
+	k, end := example.Keeper()
 	defer end()
 	limiter, err := ratelimit.New(k, "partner-api", 100, time.Second, nil)
 	if err != nil {
@@ -127,7 +106,7 @@ func ExampleTransport() {
 
 // One limit for all requests. While Redis does not answer, they are served.
 func ExampleShared() {
-	k, end := connect()
+	k, end := example.Keeper()
 	defer end()
 	limiter, err := ratelimit.New(k, "search", 50, time.Second, nil)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/ratelimit"
 	"github.com/lockkeeper/lockkeeper/ratelimit/httplimit"
@@ -21,10 +22,7 @@ var empty = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 
 func newHandler(t *testing.T, limiter func(*http.Request) (*ratelimit.Limiter, error), o *httplimit.HandlerOptions) http.Handler {
 	t.Helper()
-	h, err := httplimit.NewHandler(limiter, empty, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := must.Get(httplimit.NewHandler(limiter, empty, o))(t)
 	return h
 }
 
@@ -109,9 +107,7 @@ func TestHandlerPerClient(t *testing.T) {
 			}
 			return httplimit.RemoteIP(r)
 		}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		h := newHandler(t, limiter, nil)
 		for _, c := range []struct {
 			from string
@@ -138,10 +134,7 @@ func TestHandlerPerClientRetains(t *testing.T) {
 				inside++
 			}
 		}}})
-		limiter, err := httplimit.PerKey(k, "per-client", 100, time.Second, httplimit.RemoteIP, &ratelimit.Options{Retain: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		limiter := must.Get(httplimit.PerKey(k, "per-client", 100, time.Second, httplimit.RemoteIP, &ratelimit.Options{Retain: true}))(t)
 		h := newHandler(t, limiter, nil)
 		served := map[int]int{}
 		for range 400 {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/ratelimit/httplimit"
 )
@@ -45,17 +46,12 @@ func TestRetryAfterPausesOtherProcesses(t *testing.T) {
 					var paused []time.Duration
 					x.o.OnPause = func(d time.Duration, err error) {
 						paused = append(paused, d)
-						if err != nil {
-							t.Error(err)
-						}
+						must.Report(t, err)
 					}
 					base := fake(func(*http.Request) (*http.Response, error) { return respond(x.status, http.NoBody, x.headers...), nil })
 					var transports []*httplimit.Transport
 					for _, base := range []fake{base, ok} {
-						l, err := open(s.Keeper(t, nil), 100, time.Second)
-						if err != nil {
-							t.Fatal(err)
-						}
+						l := must.Get(open(s.Keeper(t, nil), 100, time.Second))(t)
 						transports = append(transports, newTransport(t, l, base, &x.o))
 					}
 					start := time.Now()

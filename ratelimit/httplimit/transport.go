@@ -113,18 +113,20 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		return response, err
 	}
-	var response *http.Response
-	defer func() { // also if base panics
-		if response == nil || response.Body == nil {
+	held := false  // by the body
+	defer func() { // also if base or OnPause panics
+		if !held {
 			release(lease)
 		}
 	}()
-	if response, err = t.base.RoundTrip(r.WithContext(lease.Context(r.Context()))); err != nil {
-		response = nil
+	response, err := t.base.RoundTrip(r.WithContext(lease.Context(r.Context())))
+	if err != nil {
 		return nil, err
 	}
 	t.pauseFor(response)
-	response.Body = holding(response.Body, lease)
+	if response.Body != nil {
+		response.Body, held = holding(response.Body, lease), true
+	}
 	return response, nil
 }
 
@@ -163,10 +165,7 @@ func (t *Transport) CloseIdleConnections() {
 // holding returns a body that releases the lease when it is closed. If the connection can be written to through the body,
 // as after an upgrade, it still can.
 func holding(b io.ReadCloser, lease *lockkeeper.Lease) io.ReadCloser {
-	switch w := b.(type) {
-	case nil:
-		return nil
-	case io.Writer:
+	if w, ok := b.(io.Writer); ok {
 		return &upgraded{body{b, lease}, w}
 	}
 	return &body{b, lease}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/ratelimit"
 	"github.com/lockkeeper/lockkeeper/ratelimit/httplimit"
@@ -21,20 +22,14 @@ import (
 func newLimiter(t *testing.T, limit int, window time.Duration) (*ratelimit.Limiter, *lockkeepertest.Server) {
 	t.Helper()
 	s := lockkeepertest.New(t)
-	l, err := ratelimit.New(s.Keeper(t, nil), "api", limit, window, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(ratelimit.New(s.Keeper(t, nil), "api", limit, window, nil))(t)
 	return l, s
 }
 
 // held returns a limiter of which only the bound on concurrent calls, n, is ever reached.
 func held(t *testing.T, n int) *ratelimit.ConcurrentLimiter {
 	t.Helper()
-	l, err := ratelimit.NewConcurrent(lockkeepertest.New(t).Keeper(t, nil), "api", 1000, time.Second, n, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(ratelimit.NewConcurrent(lockkeepertest.New(t).Keeper(t, nil), "api", 1000, time.Second, n, nil))(t)
 	return l
 }
 
@@ -70,9 +65,7 @@ func newTransport(t *testing.T, l limiter, base http.RoundTripper, o *httplimit.
 	case *ratelimit.ConcurrentLimiter:
 		transport, err = httplimit.NewConcurrentTransport(l, base, o)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return transport
 }
 
@@ -97,10 +90,7 @@ var ok = fake(func(*http.Request) (*http.Response, error) { return respond(200, 
 func newRequest(t *testing.T, ctx context.Context) (*http.Request, *closer) {
 	t.Helper()
 	body := &closer{Reader: strings.NewReader("x")}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://127.0.0.1:1", body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(http.NewRequestWithContext(ctx, http.MethodPost, "http://127.0.0.1:1", body))(t)
 	return r, body
 }
 
@@ -122,18 +112,13 @@ func TestPermitHeldUntilBodyClosed(t *testing.T) {
 	defer server.Close()
 	client := &http.Client{Transport: newTransport(t, permits, nil, nil)}
 	defer client.CloseIdleConnections()
-	response, err := client.Get(server.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	response := must.Get(client.Get(server.URL))(t)
 	if b, err := io.ReadAll(response.Body); string(b) != "hello" || err != nil {
 		t.Errorf("%q, %v", b, err)
 	}
 	requireHeld(t, permits, 1)
 	for range 2 { // closing again releases nothing
-		if err := response.Body.Close(); err != nil {
-			t.Error(err)
-		}
+		must.Report(t, response.Body.Close())
 		requireHeld(t, permits, 0)
 	}
 }
@@ -166,10 +151,7 @@ func TestPermitHeldWhileBodyCloses(t *testing.T) {
 			})), nil
 		})
 		r, _ := newRequest(t, t.Context())
-		response, err := newTransport(t, permits, base, nil).RoundTrip(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		response := must.Get(newTransport(t, permits, base, nil).RoundTrip(r))(t)
 		if err := response.Body.Close(); err != nil || closed != 1 {
 			t.Errorf("%v, closed %d times", err, closed)
 		}
@@ -187,10 +169,7 @@ func TestRedirectWithOnePermit(t *testing.T) {
 	defer server.Close()
 	client := &http.Client{Transport: newTransport(t, permits, nil, nil), Timeout: time.Minute}
 	defer client.CloseIdleConnections()
-	response, err := client.Get(server.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	response := must.Get(client.Get(server.URL))(t)
 	if err := response.Body.Close(); err != nil || response.StatusCode != http.StatusOK {
 		t.Errorf("%s, %v", response.Status, err)
 	}
@@ -218,16 +197,22 @@ func TestFailedRequestReleasesPermit(t *testing.T) {
 func TestPanicReleasesPermit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		permits := held(t, 1)
-		func() {
-			defer func() {
-				if recover() == nil {
-					t.Error("the panic was swallowed")
-				}
+		panics := &httplimit.TransportOptions{OnPause: func(time.Duration, error) { panic("a bug") }}
+		for name, base := range map[string]fake{
+			"base":    func(*http.Request) (*http.Response, error) { panic("a bug") },
+			"OnPause": func(*http.Request) (*http.Response, error) { return respond(429, http.NoBody, "Retry-After", "1"), nil },
+		} {
+			func() {
+				defer func() {
+					if recover() == nil {
+						t.Errorf("%s: the panic was swallowed", name)
+					}
+				}()
+				r, _ := newRequest(t, t.Context())
+				_, _ = newTransport(t, permits, base, panics).RoundTrip(r)
 			}()
-			r, _ := newRequest(t, t.Context())
-			_, _ = newTransport(t, permits, fake(func(*http.Request) (*http.Response, error) { panic("a bug") }), nil).RoundTrip(r)
-		}()
-		requireHeld(t, permits, 0)
+			requireHeld(t, permits, 0)
+		}
 	})
 }
 
@@ -256,10 +241,7 @@ func TestUpgradedConnectionCanBeWritten(t *testing.T) {
 		permits, conn := held(t, 1), &connection{}
 		base := fake(func(*http.Request) (*http.Response, error) { return respond(101, conn), nil })
 		r, _ := newRequest(t, t.Context())
-		response, err := newTransport(t, permits, base, nil).RoundTrip(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		response := must.Get(newTransport(t, permits, base, nil).RoundTrip(r))(t)
 		if _, err := io.WriteString(response.Body.(io.Writer), "ping"); err != nil || conn.written.String() != "ping" {
 			t.Errorf("%q, %v", conn.written.String(), err)
 		}
@@ -283,13 +265,8 @@ func TestRequestNotSentIfPermitIsTooLate(t *testing.T) {
 			},
 		} {
 			synctest.Test(t, func(t *testing.T) {
-				limiter, err := open(lockkeepertest.New(t).Keeper(t, nil), 1, time.Hour)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := limiter.Do(t.Context(), func(context.Context, uint64) error { return nil }); err != nil {
-					t.Fatal(err)
-				}
+				limiter := must.Get(open(lockkeepertest.New(t).Keeper(t, nil), 1, time.Hour))(t)
+				must.OK(t, limiter.Do(t.Context(), func(context.Context, uint64) error { return nil }))
 				ctx, o, cancel := bound(t.Context())
 				defer cancel()
 				base := fake(func(*http.Request) (*http.Response, error) {
@@ -297,7 +274,7 @@ func TestRequestNotSentIfPermitIsTooLate(t *testing.T) {
 					return respond(200, http.NoBody), nil
 				})
 				r, body := newRequest(t, ctx)
-				_, err = newTransport(t, limiter, base, o).RoundTrip(r)
+				_, err := newTransport(t, limiter, base, o).RoundTrip(r)
 				var limited *ratelimit.LimitedError
 				if !errors.As(err, &limited) || limited.RetryAfter < 59*time.Minute {
 					t.Errorf("%s, %s: %v", name, kind, err)
@@ -325,9 +302,7 @@ func TestWaitsForWindow(t *testing.T) {
 			r, _ := newRequest(t, t.Context())
 			go func() {
 				_, err := newTransport(t, limiter, base, &httplimit.TransportOptions{MaxWait: 10 * time.Second}).RoundTrip(r)
-				if err != nil {
-					t.Error(err)
-				}
+				must.Report(t, err)
 				done <- time.Since(start) - time.Minute
 			}()
 		}
@@ -346,10 +321,7 @@ func TestWaitsForWindow(t *testing.T) {
 func TestLostLeaseEndsRequest(t *testing.T) {
 	for _, begun := range []bool{false, true} { // the response, when the lease is lost
 		redis := lockkeepertest.New(t)
-		permits, err := ratelimit.NewConcurrent(redis.Keeper(t, nil), "api", 1000, time.Second, 1, &ratelimit.ConcurrentOptions{TTL: 300 * time.Millisecond})
-		if err != nil {
-			t.Fatal(err)
-		}
+		permits := must.Get(ratelimit.NewConcurrent(redis.Keeper(t, nil), "api", 1000, time.Second, 1, &ratelimit.ConcurrentOptions{TTL: 300 * time.Millisecond}))(t)
 		reached := make(chan struct{})
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if begun {
@@ -385,16 +357,11 @@ func TestLeaseInRequestContext(t *testing.T) {
 			return respond(200, http.NoBody), nil
 		})
 		r, _ := newRequest(t, t.Context())
-		response, err := newTransport(t, permits, base, nil).RoundTrip(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		response := must.Get(newTransport(t, permits, base, nil).RoundTrip(r))(t)
 		if lease == nil || lease.Name() != "api" || lease.Err() != nil {
 			t.Errorf("lease %v", lease)
 		}
-		if err := response.Body.Close(); err != nil {
-			t.Error(err)
-		}
+		must.Report(t, response.Body.Close())
 		if lockkeeper.LeaseFromContext(r.Context()) != nil {
 			t.Error("the caller's request was changed")
 		}
