@@ -51,10 +51,10 @@ func NewElector(locker election.Locker, opts *ElectorOptions) (*Elector, error) 
 	}
 	e := &Elector{log: log, ended: make(chan struct{}), decided: make(chan struct{})}
 	e.decide = sync.OnceFunc(func() { close(e.decided) })
-	if locker != nil {
-		locker = &tryFirst{Locker: locker, refused: e.decide}
+	if _, err := election.New(locker, nil); err != nil { // before it is wrapped, in which a nil pointer would not be found
+		return nil, err
 	}
-	campaign, err := election.New(locker, &election.Options{Logger: log})
+	campaign, err := election.New(&tryFirst{Locker: locker, refused: e.decide}, &election.Options{Logger: log})
 	if err != nil {
 		return nil, err
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	gocronlock "github.com/lockkeeper/lockkeeper/contrib/gocron"
+	"github.com/lockkeeper/lockkeeper/election"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/mutex"
 )
@@ -293,7 +294,9 @@ func TestInvalidOptionsAreRefused(t *testing.T) {
 	if _, err := gocronlock.NewElector(kept, nil); !errors.Is(err, lockkeeper.ErrInvalid) {
 		t.Errorf("a retained mutex: %v", err)
 	}
-	if _, err := gocronlock.NewElector(nil, nil); !errors.Is(err, lockkeeper.ErrInvalid) {
-		t.Error(err)
+	for _, none := range []election.Locker{nil, (*mutex.Mutex)(nil)} {
+		if _, err := gocronlock.NewElector(none, nil); !errors.Is(err, lockkeeper.ErrInvalid) {
+			t.Error(err)
+		}
 	}
 }
