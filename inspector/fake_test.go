@@ -15,6 +15,8 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/admin"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
 
 // fake is a source that shows what a test has put into it, and counts what it is asked for.
@@ -63,7 +65,7 @@ func (f *fake) list(ctx context.Context, pattern string, limit int) (l listing, 
 	defer f.mu.Unlock()
 	f.active--
 	for _, e := range f.entries {
-		if pattern != "" && !match(pattern, e.Name) {
+		if pattern != "" && !protocol.MatchGlob(pattern, e.Name) {
 			continue
 		}
 		if len(l.entries) == limit {
@@ -164,10 +166,7 @@ func serve(t *testing.T, f *fake, opts Options) *testHandler {
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.NewTextHandler(log, nil))
 	}
-	h, err := newHandler(f, &opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := must.Get(newHandler(f, &opts))(t)
 	t.Cleanup(h.Close)
 	return &testHandler{t, h, f, log}
 }

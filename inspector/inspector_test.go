@@ -16,6 +16,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/admin"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 )
@@ -101,10 +102,7 @@ func TestMountedBelowPath(t *testing.T) {
 	s := httptest.NewServer(http.StripPrefix("/ops/locks", h))
 	defer s.Close()
 	for _, path := range []string{"/ops/locks", "/ops/locks/", "/ops/locks/style.css", "/ops/locks/lock?kind=fair&name=x"} {
-		r, err := http.Get(s.URL + path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(http.Get(s.URL + path))(t)
 		_ = r.Body.Close()
 		if r.StatusCode != 200 || !strings.HasPrefix(r.Request.URL.Path, "/ops/locks/") {
 			t.Errorf("%s: %d at %s", path, r.StatusCode, r.Request.URL)
@@ -265,22 +263,6 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-func TestMatch(t *testing.T) {
-	for _, c := range []struct {
-		pattern, name string
-		want          bool
-	}{
-		{"*", "", true}, {"*", "a/b", true}, {"a*", "ab", true}, {"a*", "ba", false}, {"*b*", "abc", true}, {"a*b*c", "aXbYbZc", true},
-		{"a*b*c", "aXbYbZ", false}, {"?", "", false}, {"?", "x", true}, {"??", "x", false}, {"[a-c]", "b", true}, {"[c-a]", "b", true},
-		{"[^a-c]", "b", false}, {"[^a-c]", "d", true}, {"[]", "]", false}, {"[ab", "b", true}, {`\*`, "*", true}, {`\*`, "x", false},
-		{`[\]]`, "]", true}, {`a\`, `a\`, true}, {"", "", true}, {"", "x", false}, {"x", "", false}, {"**x", "yyx", true}, {"*\xff*", "a\xffb", true},
-	} {
-		if got := match(c.pattern, c.name); got != c.want {
-			t.Errorf("match(%q, %q) = %v", c.pattern, c.name, got)
-		}
-	}
-}
-
 func TestDurations(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		0: "< 1 s", 999 * time.Millisecond: "< 1 s", 1500 * time.Millisecond: "1 s", 59 * time.Second: "59 s", 61 * time.Second: "1 min 01 s",
@@ -309,10 +291,7 @@ func FuzzNames(f *testing.F) {
 		src := newFake()
 		src.entries = []admin.LockSummary{{Kind: "fair", Name: name, Waiters: 1}}
 		src.queue(lockID{"fair", name}, 1)
-		h, err := newHandler(src, &Options{AllowBreak: func(*http.Request) (string, error) { return name, nil }})
-		if err != nil {
-			t.Fatal(err)
-		}
+		h := must.Get(newHandler(src, &Options{AllowBreak: func(*http.Request) (string, error) { return name, nil }}))(t)
 		defer h.Close()
 		get := func(url string) string {
 			w := httptest.NewRecorder()
@@ -373,16 +352,10 @@ func TestLeaseFreshFromHandOffIsNotLow(t *testing.T) {
 func TestPagesSayWhichServerTheyShow(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", DB: 3, Username: "me", Password: "secret"})
 	defer func() { _ = rdb.Close() }()
-	k, err := lockkeeper.New(rdb, &lockkeeper.Options{Prefix: "billing:"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	k := must.Get(lockkeeper.New(rdb, &lockkeeper.Options{Prefix: "billing:"}))(t)
 	defer func() { _ = k.Close() }()
 	for server, want := range map[string]string{"": "redis://127.0.0.1:1/3, prefix <bdi>billing:</bdi>", "production <eu>": "production &lt;eu&gt;, prefix"} {
-		h, err := New(k, &Options{Server: server})
-		if err != nil {
-			t.Fatal(err)
-		}
+		h := must.Get(New(k, &Options{Server: server}))(t)
 		defer h.Close()
 		body := (&testHandler{T: t, Handler: h}).get("/nothing", 404, want)
 		if strings.Contains(body, "secret") || strings.Contains(body, "me:") {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/admin"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -153,7 +154,7 @@ func (q listQuery) selected(entries []admin.LockSummary) []admin.LockSummary {
 	var list []admin.LockSummary
 	pattern := patternOf(q.Search)
 	for _, e := range entries {
-		if (q.Kind == "" || string(e.Kind) == q.Kind) && (pattern == "" || match(pattern, e.Name)) {
+		if (q.Kind == "" || string(e.Kind) == q.Kind) && (pattern == "" || protocol.MatchGlob(pattern, e.Name)) {
 			list = append(list, e)
 		}
 	}
@@ -274,4 +275,13 @@ func (h *Handler) list(w http.ResponseWriter, r *http.Request) error {
 	v.frame = h.frame("", q.events())
 	h.render(w, http.StatusOK, "list", v)
 	return nil
+}
+
+// patternOf returns the pattern of a search: the search itself if it has one of the special characters of Redis's patterns, and else one of
+// which it is a part.
+func patternOf(search string) string {
+	if search == "" || strings.ContainsAny(search, `*?[\`) {
+		return search
+	}
+	return "*" + search + "*"
 }

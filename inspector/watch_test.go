@@ -9,13 +9,18 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/admin"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
+
+// inBubble runs a test in virtual time.
+func inBubble(t *testing.T, test func(t *testing.T, f *fake)) {
+	synctest.Test(t, func(t *testing.T) { test(t, newFake()) })
+}
 
 // However many browsers are open, the list is read once per interval, and not at all once they are closed.
 func TestOneLookPerInterval(t *testing.T) {
 	for _, interval := range []time.Duration{time.Second, 7 * time.Second} {
-		synctest.Test(t, func(t *testing.T) {
-			f := newFake()
+		inBubble(t, func(t *testing.T, f *fake) {
 			f.names(3)
 			h := serve(t, f, Options{Interval: interval})
 			var all []*browser
@@ -50,8 +55,7 @@ func TestOneLookPerInterval(t *testing.T) {
 
 // Searches that have to read at the server take turns, so the server sees one look per interval nevertheless.
 func TestSearchesTakeTurns(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+	inBubble(t, func(t *testing.T, f *fake) {
 		f.names(50)
 		f.takes = 10 * time.Millisecond
 		h := serve(t, f, Options{MaxNames: 10})
@@ -78,8 +82,7 @@ func TestSearchesTakeTurns(t *testing.T) {
 
 // After a look that takes long there is a pause of three times as long.
 func TestSlowLooksAreFollowedByPauses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+	inBubble(t, func(t *testing.T, f *fake) {
 		f.names(3)
 		f.takes = 5 * time.Second
 		h := serve(t, f, Options{})
@@ -98,8 +101,7 @@ func TestSlowLooksAreFollowedByPauses(t *testing.T) {
 }
 
 func TestSlowBrowserDelaysNobody(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+	inBubble(t, func(t *testing.T, f *fake) {
 		id := lockID{"fair", "x"}
 		i := f.queue(id, 3)
 		h := serve(t, f, Options{})
@@ -127,8 +129,7 @@ func TestSlowBrowserDelaysNobody(t *testing.T) {
 
 // A stream that was slow gets the latest state, and not those before.
 func TestSlowBrowserGetsLatestState(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+	inBubble(t, func(t *testing.T, f *fake) {
 		id := lockID{"fair", "x"}
 		i := f.queue(id, 9)
 		block := make(chan struct{})
@@ -150,8 +151,7 @@ func TestSlowBrowserGetsLatestState(t *testing.T) {
 }
 
 func TestOutage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+	inBubble(t, func(t *testing.T, f *fake) {
 		f.names(3)
 		f.err = errors.New("dial: refused")
 		h := serve(t, f, Options{})
@@ -178,8 +178,7 @@ func TestOutage(t *testing.T) {
 
 // Redis does not answer at all.
 func TestHungServer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+	inBubble(t, func(t *testing.T, f *fake) {
 		f.takes = time.Hour
 		h := serve(t, f, Options{})
 		began := time.Now()
@@ -202,8 +201,7 @@ func TestHungServer(t *testing.T) {
 }
 
 func TestClose(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+	inBubble(t, func(t *testing.T, f *fake) {
 		h := serve(t, f, Options{})
 		b, l := h.open("/events?of=list", nil), h.open("/events?of=lock&kind=mutex&name=x", nil)
 		time.Sleep(10 * time.Second)
@@ -236,18 +234,14 @@ func TestTooManyLocksAtOnce(t *testing.T) {
 }
 
 func TestHistoryIsBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+	inBubble(t, func(t *testing.T, f *fake) {
 		id := lockID{"semaphore", "x"}
 		f.locks[id] = &admin.LockState{Kind: id.kind, Name: id.name, Limits: &admin.Limits{Limit: 10, Used: 3}}
 		h := serve(t, f, Options{})
 		b := h.open("/events?of=lock&kind=semaphore&name=x", nil)
 		time.Sleep(time.Hour)
 		b.close()
-		w, err := h.watches.lock(id)
-		if err != nil {
-			t.Fatal(err)
-		}
+		w := must.Get(h.watches.lock(id))(t)
 		s, _ := w.last()
 		if n := len(s.value.history); n < 299 || n > 302 {
 			t.Errorf("%d samples", n)
