@@ -12,6 +12,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/cli/connect"
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
 	"github.com/lockkeeper/lockkeeper/internal/cli/redisurl"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/spf13/cobra"
 )
 
@@ -62,17 +63,11 @@ func FuzzRunArguments(f *testing.F) {
 			flags := c.Flags()
 			text := func(name string) string { return flags.Lookup(name).Value.String() }
 			duration := func(name string) time.Duration {
-				d, err := flags.GetDuration(name)
-				if err != nil {
-					t.Fatal(err)
-				}
+				d := must.Get(flags.GetDuration(name))(t)
 				return d
 			}
 			count := func(name string) int {
-				n, err := flags.GetInt(name)
-				if err != nil {
-					t.Fatal(err)
-				}
+				n := must.Get(flags.GetInt(name))(t)
 				return n
 			}
 			o := options{
@@ -82,16 +77,14 @@ func FuzzRunArguments(f *testing.F) {
 			if err := o.validateKind(flags.Changed); err != nil {
 				return err
 			}
-			urls, err := flags.GetStringArray("redis")
-			if err != nil {
-				t.Fatal(err)
-			}
+			urls := must.Get(flags.GetStringArray("redis"))(t)
 			var ks []*lockkeeper.Keeper
 			for _, raw := range append(urls, redisurl.Default)[:max(len(urls), 1)] {
-				rdb, err := redisurl.Connect(raw)
+				target, err := redisurl.Parse(raw)
 				if err != nil {
 					return err
 				}
+				rdb := target.Client()
 				defer func() { _ = rdb.Close() }()
 				k, err := connect.NewKeeper(rdb, text("prefix"))
 				if err != nil {

@@ -23,6 +23,7 @@ const queryTimeout = time.Second
 type notices struct {
 	name    string
 	holders firstHolder
+	byClock bool // permits return by the clock, and nothing is held
 	start   time.Time
 	printed int
 	timer   *time.Timer
@@ -30,8 +31,8 @@ type notices struct {
 	text    chan string
 }
 
-func newNotices(name string, holders firstHolder) *notices {
-	n := &notices{name: name, holders: holders, start: time.Now(), text: make(chan string, 1)}
+func newNotices(name string, holders firstHolder, byClock bool) *notices {
+	n := &notices{name: name, holders: holders, byClock: byClock, start: time.Now(), text: make(chan string, 1)}
 	n.timer = time.NewTimer(noticeAfter[0])
 	n.due = n.timer.C
 	return n
@@ -43,7 +44,7 @@ func (n *notices) query(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 		defer cancel()
 		list, total, err := n.holders(ctx)
-		n.text <- notice(n.name, list, total, err, time.Since(n.start))
+		n.text <- n.notice(list, total, err, time.Since(n.start))
 	}()
 }
 
@@ -59,15 +60,15 @@ func (n *notices) print(text string) {
 func (n *notices) stop() { n.timer.Stop() }
 
 // notice is the text of a notice about so many holders, of which list has the first, or about the error of the query.
-func notice(name string, list []lockkeeper.Holder, total int, err error, waited time.Duration) string {
-	d := waited.Round(time.Second)
+func (n *notices) notice(list []lockkeeper.Holder, total int, err error, waited time.Duration) string {
+	what := fmt.Sprintf("waiting for %q for %v: ", n.name, waited.Round(time.Second))
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Sprintf("waiting for %q for %v: no answer from Redis", name, d)
+		return what + "no answer from Redis"
 	case err != nil:
-		return fmt.Sprintf("waiting for %q for %v: no answer from Redis: %s", name, d, exit.Message(err))
+		return what + "no answer from Redis: " + exit.Message(err)
 	case len(list) == 0:
-		return fmt.Sprintf("waiting for %q for %v: it is free at the moment", name, d)
+		return what + "it is free at the moment"
 	}
 	h := list[0]
 	holder := "keeper " + output.Name(h.Keeper)
@@ -77,8 +78,13 @@ func notice(name string, list []lockkeeper.Holder, total int, err error, waited 
 	if h.Fence != 0 {
 		holder += fmt.Sprintf(" with fence %d", h.Fence)
 	}
-	if more := total - 1; more > 0 {
-		return fmt.Sprintf("waiting for %q for %v: held by %s and %d more", name, d, holder, more)
+	does, ends := "held", "the lease expires in %v unless it is renewed"
+	if n.byClock {
+		does, ends = "permits are taken", "they return in %v"
 	}
-	return fmt.Sprintf("waiting for %q for %v: held by %s; the lease expires in %v unless it is renewed", name, d, holder, h.ExpiresIn.Round(time.Second))
+	what += does + " by " + holder
+	if more := total - 1; more > 0 {
+		return what + fmt.Sprintf(" and %d more", more)
+	}
+	return what + "; " + fmt.Sprintf(ends, h.ExpiresIn.Round(time.Second))
 }

@@ -25,8 +25,17 @@ func TestNoticeText(t *testing.T) {
 		{[]lockkeeper.Holder{{Token: "\x1b]0;a\x07"}}, 2, nil, `waiting for "x" for 1m5s: held by token "\x1b]0;a\a" and 1 more`},
 		{nil, 0, errors.New("ERR \x1b[2J"), `waiting for "x" for 1m5s: no answer from Redis: ERR \x1b[2J`},
 	} {
-		if got := notice("x", c.list, c.total, c.err, 65*time.Second); got != c.want {
+		n := notices{name: "x"}
+		if got := n.notice(c.list, c.total, c.err, 65*time.Second); got != c.want {
 			t.Errorf("%q, want %q", got, c.want)
 		}
+	}
+	n := notices{name: "x", byClock: true}
+	list := []lockkeeper.Holder{{Keeper: "k", Fence: 7, ExpiresIn: 1500 * time.Millisecond}}
+	if got, want := n.notice(list, 1, nil, time.Second), `waiting for "x" for 1s: permits are taken by keeper k with fence 7; they return in 2s`; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got, want := n.notice(list, 3, nil, time.Second), `waiting for "x" for 1s: permits are taken by keeper k with fence 7 and 2 more`; got != want {
+		t.Errorf("%q, want %q", got, want)
 	}
 }

@@ -38,7 +38,7 @@ func (o *options) runOnce(parent context.Context, k *lockkeeper.Keeper, name, pa
 	waiting := newNotices(name, func(ctx context.Context) ([]lockkeeper.Holder, int, error) {
 		_, err := job.Status(ctx)
 		return nil, 0, err
-	})
+	}, false)
 	defer waiting.stop()
 	var code, lost error
 	var interrupt os.Signal

@@ -255,7 +255,7 @@ func (o *options) run(c *cobra.Command, name string, command []string) error {
 	if err != nil {
 		return err
 	}
-	return o.runLocked(c.Context(), l, newNotices(name, first), path, command, signals)
+	return o.runLocked(c.Context(), l, newNotices(name, first, o.per > 0 && o.atOnce == 0), path, command, signals)
 }
 
 // runLocked acquires the lock, runs the command and releases the lock.
