@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"golang.org/x/sys/unix"
 )
 
@@ -16,14 +17,10 @@ func TestInterruptedDemoOnATerminal(t *testing.T) {
 	t.Parallel()
 	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 		x := newTerminal(t)
-		if err := unix.IoctlSetWinsize(int(x.screen.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 40, Col: 80}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, unix.IoctlSetWinsize(int(x.screen.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 40, Col: 80}))
 		// The processes of the demo inherit its standard error, which is at its end when all of them have ended.
 		errs, stderr, err := os.Pipe()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		c := command(t, "demo")
 		c.Env = append(c.Env, "TERM=xterm", "NO_COLOR=1")
 		c.Stdout, c.Stderr = x.screen, stderr

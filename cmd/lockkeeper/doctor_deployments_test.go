@@ -12,6 +12,15 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
+// countsReplicas waits until so many replicas of a primary count for min-replicas-to-write.
+func countsReplicas(t *testing.T, primary *redistest.Server, want string) {
+	t.Helper()
+	rdb := primary.Client()
+	eventually(t, "replicas that count: "+want, func() bool {
+		return rdb.InfoMap(ctx, "replication").Item("Replication", "min_slaves_good_slaves") == want
+	})
+}
+
 func TestDoctorChecksReplicas(t *testing.T) {
 	t.Parallel()
 	s, url := goodServer(t, "--repl-ping-replica-period", "1", "--min-replicas-max-lag", "1")
@@ -23,9 +32,7 @@ func TestDoctorChecksReplicas(t *testing.T) {
 	r.wantAllOKExcept("replicas")
 	r.wantCheck("replicas", "warning", "continues to grant", "min-replicas-to-write 1")
 	set(t, s, "min-replicas-to-write", "1")
-	eventually(t, "the replica is counted", func() bool {
-		return s.Client().InfoMap(ctx, "replication").Item("Replication", "min_slaves_good_slaves") == "1"
-	})
+	countsReplicas(t, s, "1")
 	examine(t, 0, "--redis", url).wantCheck("replicas", "ok", "min-replicas-to-write: 1")
 
 	r = examine(t, 2, "--redis", "redis://"+replica.Addr)
@@ -33,9 +40,7 @@ func TestDoctorChecksReplicas(t *testing.T) {
 	r.wantCheck("lock", "unknown", "replica")
 
 	replica.Freeze()
-	eventually(t, "the replica is no longer counted", func() bool {
-		return s.Client().InfoMap(ctx, "replication").Item("Replication", "min_slaves_good_slaves") == "0"
-	})
+	countsReplicas(t, s, "0")
 	examine(t, 2, "--redis", url, "--timeout", "3s").wantCheck("replicas", "error", "NOREPLICAS")
 	wantNoKeys(t, s)
 }
@@ -62,11 +67,9 @@ func TestDoctorOnCluster(t *testing.T) {
 		set(t, p, "appendonly", "yes")
 		set(t, p, "min-replicas-to-write", "1")
 	}
-	eventually(t, "the replicas are online", func() bool {
-		return !slices.ContainsFunc(c.Primaries, func(p *redistest.Server) bool {
-			return p.Client().InfoMap(ctx, "replication").Item("Replication", "min_slaves_good_slaves") != "1"
-		})
-	})
+	for _, p := range c.Primaries {
+		countsReplicas(t, p, "1")
+	}
 	url := "redis+cluster://" + c.Primaries[0].Addr + "?addr=" + c.Primaries[1].Addr
 	r := examine(t, 0, "--redis", url)
 	r.wantAllOKExcept()
@@ -107,9 +110,7 @@ func TestDoctorOnSentinel(t *testing.T) {
 	s := redistest.StartSentinel(t, 1)
 	set(t, s.Primary, "appendonly", "yes")
 	set(t, s.Primary, "min-replicas-to-write", "1")
-	eventually(t, "the replica is counted", func() bool {
-		return s.Primary.Client().InfoMap(ctx, "replication").Item("Replication", "min_slaves_good_slaves") == "1"
-	})
+	countsReplicas(t, s.Primary, "1")
 	url := "redis+sentinel://" + s.Addrs[0] + "?addr=" + s.Addrs[1] + "&addr=" + s.Addrs[2] + "&master_name="
 	r := examine(t, 0, "--redis", url+"main")
 	r.wantAllOKExcept()

@@ -2,30 +2,14 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/alicebob/miniredis/v2"
 	miniserver "github.com/alicebob/miniredis/v2/server"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 )
-
-// documentedRules returns the user of docs/operations.md with its password and its ACL rules.
-func documentedRules(t *testing.T) (user, password string, rules []string) {
-	t.Helper()
-	text, err := os.ReadFile("../../docs/operations.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, rest, _ := strings.Cut(string(text), "```\nACL SETUSER ")
-	block, _, found := strings.Cut(rest, "```")
-	f := strings.Fields(block)
-	if !found || len(f) < 3 {
-		t.Fatal("no ACL SETUSER in docs/operations.md")
-	}
-	return f[0], strings.TrimPrefix(f[2], ">"), f[1:]
-}
 
 func TestDoctorReportsMissingPermissions(t *testing.T) {
 	t.Parallel()
@@ -39,7 +23,8 @@ func TestDoctorReportsMissingPermissions(t *testing.T) {
 
 func testMissingPermissions(t *testing.T, how string, dry []string) {
 	s, _ := goodServer(t)
-	user, password, rules := documentedRules(t)
+	rules := redistest.DocumentedUser(t, "../../docs/operations.md")
+	user, password := rules[0], strings.TrimPrefix(rules[2], ">")
 	url := fmt.Sprintf("redis://%s:%s@%s", user, password, s.Addr)
 	reading := []string{"+info", "+config|get", "+script|load", "+scan"}
 	for _, c := range []struct {
@@ -63,7 +48,7 @@ func testMissingPermissions(t *testing.T, how string, dry []string) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			do(t, s, "acl", "deluser", user)
-			args := []any{"acl", "setuser", user}
+			args := []any{"acl", "setuser"}
 			for _, r := range slices.Concat(rules, dry, c.rules) {
 				args = append(args, r)
 			}

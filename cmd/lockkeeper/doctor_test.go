@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"maps"
 	"os"
 	"slices"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 )
 
@@ -42,9 +42,7 @@ func examine(t *testing.T, code int, args ...string) *doctorReport {
 		t.Errorf("it took %v", d)
 	}
 	r := &doctorReport{T: t}
-	if err := json.Unmarshal(c.out.Bytes(), r); err != nil {
-		t.Fatalf("%v\n%s%s", err, c.out.String(), c.err.String())
-	}
+	c.decode(r)
 	return r
 }
 
@@ -135,11 +133,7 @@ func TestDoctorAcceptsGoodServer(t *testing.T) {
 	c := command(t, "doctor")
 	c.Env = append(c.Env, "REDIS_URL="+url)
 	c.ends(0)
-	for _, line := range []string{"ok       eviction        noeviction\n", "errors: 0, warnings: 0, unknown: 0, ok: 16\n"} {
-		if !strings.Contains(c.out.String(), line) {
-			t.Errorf("no %q in\n%s", line, c.out.String())
-		}
-	}
+	c.prints("ok       eviction        noeviction\n", "errors: 0, warnings: 0, unknown: 0, ok: 16\n")
 }
 
 func TestDoctorReportsWrongSettings(t *testing.T) {
@@ -187,10 +181,7 @@ func TestDoctorReportsFullMemory(t *testing.T) {
 	s := redistest.Start(t)
 	const ballast = 100 // MB, so that the buffers of connections do not matter
 	do(t, s, "debug", "populate", ballast, "ballast", 1_000_000)
-	used, err := strconv.ParseFloat(s.Client().InfoMap(ctx, "memory").Item("Memory", "used_memory"), 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	used := must.Get(strconv.ParseFloat(s.Client().InfoMap(ctx, "memory").Item("Memory", "used_memory"), 64))(t)
 	for _, c := range []struct {
 		share        float64
 		code         int
@@ -215,9 +206,7 @@ func TestDoctorReportsFullMemory(t *testing.T) {
 func TestDoctorReportsUnwritableDisk(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t, "--save", "3600 1")
-	if err := os.RemoveAll(s.Dir); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.RemoveAll(s.Dir))
 	do(t, s, "bgsave")
 	eventually(t, "the snapshot fails", func() bool {
 		return s.Client().InfoMap(ctx, "persistence").Item("Persistence", "rdb_last_bgsave_status") == "err"

@@ -9,6 +9,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/fair"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/lockkeeper/lockkeeper/rwlock"
@@ -20,10 +21,7 @@ import (
 // renewal.
 func TestDocumentedForcedRelease(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../docs/operations.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile("../../docs/operations.md"))(t)
 	_, section, found := strings.Cut(string(text), "\n## Forced release\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	if !found {
@@ -33,71 +31,54 @@ func TestDocumentedForcedRelease(t *testing.T) {
 	rdb := s.Client()
 	const ttl = 3 * time.Second
 	type lock struct {
-		take   func(k *lockkeeper.Keeper) (*lockkeeper.Lease, error)
+		on     func(k *lockkeeper.Keeper, limit int) lockkeeper.Locker
 		second bool // there is a second holder, which keeps its lease
 	}
-	must := func(err error) {
-		if err != nil {
-			t.Fatal(err)
-		}
+	const name = "orders:42"
+	sem := func(k *lockkeeper.Keeper, limit int) lockkeeper.Locker {
+		return must.Get(must.Get(semaphore.New(k, name, limit, &semaphore.Options{TTL: ttl}))(t).LockerN(1))(t)
 	}
-	limit := 2
-	sem := func(k *lockkeeper.Keeper) (*lockkeeper.Lease, error) {
-		l, err := semaphore.New(k, "orders:42", limit, &semaphore.Options{TTL: ttl})
-		must(err)
-		return l.TryAcquire(ctx)
-	}
-	write := func(k *lockkeeper.Keeper) (*lockkeeper.Lease, error) {
-		l, err := rwlock.New(k, "orders:42", &rwlock.Options{TTL: ttl})
-		must(err)
-		return l.TryLock(ctx)
+	write := func(k *lockkeeper.Keeper, _ int) lockkeeper.Locker {
+		return must.Get(rwlock.New(k, name, &rwlock.Options{TTL: ttl}))(t)
 	}
 	for row, c := range map[string]lock{
-		"mutex": {take: func(k *lockkeeper.Keeper) (*lockkeeper.Lease, error) {
-			l, err := mutex.New(k, "orders:42", &mutex.Options{TTL: ttl})
-			must(err)
-			return l.TryLock(ctx)
+		"mutex": {on: func(k *lockkeeper.Keeper, _ int) lockkeeper.Locker {
+			return must.Get(mutex.New(k, name, &mutex.Options{TTL: ttl}))(t)
 		}},
-		"fair": {take: func(k *lockkeeper.Keeper) (*lockkeeper.Lease, error) {
-			l, err := fair.New(k, "orders:42", &fair.Options{TTL: ttl})
-			must(err)
-			return l.TryLock(ctx)
+		"fair": {on: func(k *lockkeeper.Keeper, _ int) lockkeeper.Locker {
+			return must.Get(fair.New(k, name, &fair.Options{TTL: ttl}))(t)
 		}},
-		"rwlock, one holder":    {take: write},
-		"rwlock, all":           {take: write},
-		"semaphore, one holder": {take: sem, second: true},
-		"semaphore, all":        {take: sem},
+		"rwlock, one holder":    {on: write},
+		"rwlock, all":           {on: write},
+		"semaphore, one holder": {on: sem, second: true},
+		"semaphore, all":        {on: sem},
 	} {
 		t.Run(row, func(t *testing.T) {
-			must(rdb.FlushDB(ctx).Err())
-			limit = 1
-			if c.second {
-				limit = 2
-			}
+			must.OK(t, rdb.FlushDB(ctx).Err())
 			_, line, found := strings.Cut(section, "\n| "+row+" | `")
 			command, _, _ := strings.Cut(line, "`")
 			if !found {
 				t.Fatalf("there is no row %q", row)
 			}
-			k, err := lockkeeper.New(rdb, nil)
-			must(err)
-			defer func() { _ = k.Close() }()
-			lease, err := c.take(k)
-			must(err)
+			k := keeperOf(t, rdb, "")
+			l := c.on(k, 1)
+			if c.second {
+				l = c.on(k, 2)
+			}
+			lease := must.Get(l.TryLock(ctx))(t)
 			var other *lockkeeper.Lease
 			if c.second {
-				other, err = c.take(k)
-				must(err)
+				other = must.Get(l.TryLock(ctx))(t)
 			}
-			if _, err := c.take(k); !errors.Is(err, lockkeeper.ErrNotAcquired) {
+			if _, err := l.TryLock(ctx); !errors.Is(err, lockkeeper.ErrNotAcquired) {
 				t.Fatalf("the lock is not held: %v", err)
 			}
 			var args []any
 			for _, f := range strings.Fields(strings.ReplaceAll(command, "TOKEN", lease.Token())) {
 				args = append(args, f)
 			}
-			must(rdb.Do(ctx, args...).Err())
-			next, err := c.take(k)
+			must.OK(t, rdb.Do(ctx, args...).Err())
+			next, err := l.TryLock(ctx)
 			if err != nil {
 				t.Fatalf("after %q: %v", command, err)
 			}

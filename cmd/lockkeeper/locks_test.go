@@ -14,6 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/fair"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/lockkeeper/lockkeeper/rwlock"
@@ -24,10 +25,7 @@ import (
 // keeperOf returns a keeper with the owner label.
 func keeperOf(t *testing.T, rdb *redis.Client, owner string) *lockkeeper.Keeper {
 	t.Helper()
-	k, err := lockkeeper.New(rdb, &lockkeeper.Options{Owner: owner})
-	if err != nil {
-		t.Fatal(err)
-	}
+	k := must.Get(lockkeeper.New(rdb, &lockkeeper.Options{Owner: owner}))(t)
 	t.Cleanup(func() { _ = k.Close() })
 	return k
 }
@@ -51,28 +49,25 @@ func newScene(t *testing.T) *scene {
 	s := &scene{url: "redis://" + server.Addr, rdb: server.Client(), leases: map[string]*lockkeeper.Lease{}, ended: map[string]chan error{}}
 	web1, web2, web3 := keeperOf(t, s.rdb, "web-1:10 report"), keeperOf(t, s.rdb, "web-2:20 report"), keeperOf(t, s.rdb, "web-3:30 report")
 	fairOf := func(k *lockkeeper.Keeper) lockkeeper.Locker {
-		l, err := fair.New(k, "jobs:report", nil)
-		return checked(t, l, err)
+		return must.Get(fair.New(k, "jobs:report", nil))(t)
 	}
 	s.hold(t, "report", fairOf(web1))
 	s.queue(t, "report-2", fairOf(web2), "{lock:jobs:report}:fair:queue", 1)
 	s.queue(t, "report-3", fairOf(web3), "{lock:jobs:report}:fair:queue", 2)
 
 	rw := func(k *lockkeeper.Keeper) *rwlock.Lock {
-		l, err := rwlock.New(k, "catalogue", nil)
-		return checked(t, l, err)
+		return must.Get(rwlock.New(k, "catalogue", nil))(t)
 	}
 	s.hold(t, "reader-1", rw(web1).RLocker())
 	s.hold(t, "reader-2", rw(web2).RLocker())
 	s.queue(t, "writer", rw(web3), "{lock:catalogue}:rwlock:queue", 1)
 	s.queue(t, "reader-3", rw(web1).RLocker(), "{lock:catalogue}:rwlock:queue", 2)
 
-	sem, err := semaphore.New(web1, "encoders", 3, nil)
-	s.hold(t, "encoder", checked(t, must(checked(t, sem, err).LockerN(2))(t), nil))
-	s.queue(t, "encoder-2", must(sem.LockerN(2))(t), "{lock:encoders}:semaphore:queue", 1)
+	sem := must.Get(semaphore.New(web1, "encoders", 3, nil))(t)
+	s.hold(t, "encoder", must.Get(sem.LockerN(2))(t))
+	s.queue(t, "encoder-2", must.Get(sem.LockerN(2))(t), "{lock:encoders}:semaphore:queue", 1)
 
-	odd, err := mutex.New(web1, "odd\x1b[31m name", nil)
-	s.hold(t, "odd", checked(t, odd, err))
+	s.hold(t, "odd", must.Get(mutex.New(web1, "odd\x1b[31m name", nil))(t))
 	s.rdb.Set(ctx, "lock:foreign", "token of another library", 0)
 	t.Cleanup(func() {
 		for _, lease := range s.leases {
@@ -82,23 +77,10 @@ func newScene(t *testing.T) *scene {
 	return s
 }
 
-func checked[T any](t *testing.T, v T, err error) T {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return v
-}
-
-func must[T any](v T, err error) func(*testing.T) T {
-	return func(t *testing.T) T { t.Helper(); return checked(t, v, err) }
-}
-
 // hold acquires a lock.
 func (s *scene) hold(t *testing.T, id string, l lockkeeper.Locker) {
 	t.Helper()
-	lease, err := l.TryLock(ctx)
-	s.leases[id] = checked(t, lease, err)
+	s.leases[id] = must.Get(l.TryLock(ctx))(t)
 }
 
 // queue begins to wait for a lock, and returns when its queue has n waiters.
@@ -183,9 +165,7 @@ func TestLs(t *testing.T) {
 		!strings.HasSuffix(c.out.String(), "mutex            1        0") && !strings.Contains(c.out.String(), `-  "odd\x1b[31m name"`) || strings.Contains(c.out.String(), "\x1b") {
 		t.Errorf("%s", c.out.String())
 	}
-	if !strings.Contains(c.out.String(), "mutex            1        0       never             -  foreign\n") {
-		t.Errorf("%s", c.out.String())
-	}
+	c.prints("mutex            1        0       never             -  foreign\n")
 	c = command(t, "ls", "--redis", s.url, "nothing*")
 	c.ends(0)
 	if c.out.Len()+c.err.Len() > 0 { // the hint is for terminals
@@ -230,9 +210,7 @@ func (s *scene) show(t *testing.T, args ...string) (i inspection) {
 	t.Helper()
 	c := command(t, append([]string{"show", "--json", "--redis", s.url}, args...)...)
 	c.ends(0)
-	if err := json.Unmarshal(c.out.Bytes(), &i); err != nil {
-		t.Fatalf("%v: %s", err, c.out.String())
-	}
+	c.decode(&i)
 	return i
 }
 
@@ -294,15 +272,13 @@ func TestTopPrintsOneView(t *testing.T) {
 		Locks, Holders, Waiters int
 		Top                     []entry
 	}
-	if err := json.Unmarshal(c.out.Bytes(), &v); err != nil || v.Time.IsZero() || v.TookMS == nil || v.Locks != 5 || v.Holders != 6 || v.Waiters != 5 || !slices.Equal(names(v.Top), []string{"catalogue"}) {
-		t.Errorf("%v: %s", err, c.out.String())
+	c.decode(&v)
+	if v.Time.IsZero() || v.TookMS == nil || v.Locks != 5 || v.Holders != 6 || v.Waiters != 5 || !slices.Equal(names(v.Top), []string{"catalogue"}) {
+		t.Errorf("%s", c.out.String())
 	}
 	c = command(t, "top", "--redis", s.url, "--json")
 	c.Stdout = nil
-	out, err := c.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(c.StdoutPipe())(t)
 	c.starts()
 	d := json.NewDecoder(out)
 	for range 2 { // one per look
@@ -337,19 +313,14 @@ func TestWait(t *testing.T) {
 	}
 	c = wait("odd\x1b[31m name", "--for", "idle", "--json")
 	c.starts()
-	if err := s.leases["odd"].Release(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.leases["odd"].Release(ctx))
 	c.waits(0)
 	if err := json.Unmarshal(c.out.Bytes(), &r); err != nil || !*r.Free || len(r.Locks) != 0 {
 		t.Errorf("%v: %s", err, c.out.String())
 	}
 	c = wait("foreign")
 	c.Stderr = nil
-	errs, err := c.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errs := must.Get(c.StderrPipe())(t)
 	c.starts()
 	notice, err := bufio.NewReader(errs).ReadString('\n')
 	if err != nil || !strings.HasPrefix(notice, "lockkeeper: waiting for foreign for 1.") || !strings.HasSuffix(notice, ": mutex with 0 waiters, held by another library\n") {
@@ -359,7 +330,7 @@ func TestWait(t *testing.T) {
 	c.waits(128 + int(syscall.SIGINT))
 }
 
-func TestUsageOfCommandsAboutLocks(t *testing.T) {
+func TestUsageErrors(t *testing.T) {
 	t.Parallel()
 	_, url := server(t)
 	for _, c := range []struct {
@@ -398,6 +369,28 @@ func TestUsageOfCommandsAboutLocks(t *testing.T) {
 		{"break a --all --reason x --json", "--json needs --yes"},
 		{"break a --all --yes --reason x --timeout 0", "--timeout 0s is not positive"},
 		{"break a --all --yes --reason x --kind walk", `--kind "walk" is not one of`},
+		{"doctor x", "no arguments"},
+		{"doctor --timeout 999ms", "shorter than 1s"},
+		{"doctor --redis http://x", "supported forms"},
+		{"doctor --prefix a}b", "Prefix"},
+		{"doctor --fix", "unknown flag"},
+		{"inspect x", "no arguments"},
+		{"inspect --addr 0.0.0.0:7070", "--allow-remote"},
+		{"inspect --addr :7070", "reachable from other machines"},
+		{"inspect --addr 192.0.2.1:7070", "reachable from other machines"},
+		{"inspect --addr 127.0.0.1", "host:port"},
+		{"inspect --redis http://x", "supported forms"},
+		{"inspect --prefix a}b", "Prefix"},
+		{"run --once-per 0 x -- true", "--once-per 0s"},
+		{"run --once-per -1h x -- true", "--once-per -1h"},
+		{"run --once-per 1h --kind fair x -- true", "--kind fair"},
+		{"run --once-per 1h --kind semaphore --limit 1 x -- true", "--kind semaphore"},
+		{"run --once-per 1h --try x -- true", "--try cannot"},
+		{"run --once-per 1h --wait 1m x -- true", "--wait cannot"},
+		{"run --once-per 1h --max-lifetime 1m x -- true", "--max-lifetime"},
+		{"run --once-per 20s x -- true", "shorter than TTL 30s"},
+		{"run --once-per 9000h x -- true", "10ms and 8760h"},
+		{"run --once-per day x -- true", `invalid argument "day"`},
 	} {
 		t.Run(c.args, func(t *testing.T) {
 			t.Parallel()
@@ -418,7 +411,7 @@ func TestCommandsEndIfServerDoesNotAnswer(t *testing.T) {
 	frozen := redistest.Start(t)
 	frozen.Freeze()
 	for _, url := range []string{"redis://" + frozen.Addr, "redis://127.0.0.1:1"} {
-		for _, args := range []string{"ls", "ls --sort name", "top", "show x", "wait x", "wait --timeout 0 x", "break x --all --yes --reason y --timeout 2s"} {
+		for _, args := range []string{"bench --duration 1s", "ls", "ls --sort name", "top", "show x", "wait x", "wait --timeout 0 x", "break x --all --yes --reason y --timeout 2s"} {
 			t.Run(fmt.Sprint(args, "_", url == "redis://127.0.0.1:1"), func(t *testing.T) {
 				t.Parallel()
 				start := time.Now()

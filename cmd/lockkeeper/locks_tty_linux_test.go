@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"golang.org/x/sys/unix"
 )
@@ -39,27 +40,20 @@ func (x *terminal) reads() func() string {
 // resizes sets the size of the window, of which the kernel informs the command by SIGWINCH.
 func (x *terminal) resizes(columns, rows uint16) {
 	x.Helper()
-	if err := unix.IoctlSetWinsize(int(x.keys.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: columns, Row: rows}); err != nil {
-		x.Fatal(err)
-	}
+	must.OK(x, unix.IoctlSetWinsize(int(x.keys.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: columns, Row: rows}))
 }
 
 // settings returns the settings of the terminal.
 func (x *terminal) settings() unix.Termios {
 	x.Helper()
-	t, err := unix.IoctlGetTermios(int(x.keys.Fd()), unix.TCGETS)
-	if err != nil {
-		x.Fatal(err)
-	}
+	t := must.Get(unix.IoctlGetTermios(int(x.keys.Fd()), unix.TCGETS))(x)
 	return *t
 }
 
 // types sends keys to the command.
 func (x *terminal) types(keys string) {
 	x.Helper()
-	if _, err := io.WriteString(x.keys, keys); err != nil {
-		x.Fatal(err)
-	}
+	must.Get(io.WriteString(x.keys, keys))(x)
 }
 
 // drawn returns the lines of the last frame of top.
@@ -85,13 +79,9 @@ func TestTopOnATerminal(t *testing.T) {
 	} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
-			x := newTerminal(t)
-			x.resizes(100, 30)
-			before := x.settings()
-			screen := x.reads()
+			before := newTerminal(t).settings()
 			c := command(t, "top", "--redis", s.url)
-			c.Stdout, c.Stderr = x.screen, x.screen
-			x.runs(c)
+			x, screen := onTerminal(t, c)
 			defer func() {
 				if t.Failed() {
 					t.Logf("%q", screen())
@@ -126,12 +116,8 @@ func TestTopOnATerminal(t *testing.T) {
 func TestTopShowsOutage(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	x := newTerminal(t)
-	x.resizes(100, 30)
-	screen := x.reads()
 	c := command(t, "top", "--redis", "redis://"+server.Addr)
-	c.Stdout, c.Stderr = x.screen, x.screen
-	x.runs(c)
+	x, screen := onTerminal(t, c)
 	eventually(t, "it draws", func() bool { return strings.Contains(screen(), ": 0 locks, 0 holders") })
 	server.Kill()
 	eventually(t, "it says that Redis does not answer", func() bool { l := drawn(screen()); return len(l) > 1 && strings.HasPrefix(l[1], "no answer since ") })
@@ -143,22 +129,16 @@ func TestTopShowsOutage(t *testing.T) {
 func TestHintsAndProgressOnATerminal(t *testing.T) {
 	t.Parallel()
 	_, url := server(t)
-	x := newTerminal(t)
-	screen := x.reads()
 	c := command(t, "ls", "--redis", url)
-	c.Stderr = x.screen
-	x.runs(c)
+	_, screen := onTerminal(t, c)
 	c.waits(0)
 	eventually(t, "a hint", func() bool {
 		return strings.Contains(screen(), `no lock under the prefix "lock:" is held or waited for`)
 	})
-	if c.out.Len() > 0 {
-		t.Errorf("%s", c.out.String())
-	}
 
 	frozen := redistest.Start(t)
 	frozen.Freeze()
-	x = newTerminal(t)
+	x := newTerminal(t)
 	screen = x.reads()
 	c = command(t, "doctor", "--redis", "redis://"+frozen.Addr, "--timeout", "4s")
 	c.Stderr = x.screen
@@ -200,18 +180,13 @@ func TestBreakAsksOnATerminal(t *testing.T) {
 		{"\x03", 130, ""},
 		{"y\n", 0, "ended: 1 holder, removed: 1 waiter"},
 	} {
-		x := newTerminal(t)
-		screen := x.reads()
 		b := command(t, "break", "--redis", s.url, "encoders", "--all", "--reason", "test")
-		b.Stdout, b.Stderr = x.screen, x.screen
-		x.runs(b)
+		x, screen := onTerminal(t, b)
 		eventually(t, "it asks", func() bool { return strings.HasSuffix(screen(), "Continue? [y/N] ") })
 		if !strings.Contains(screen(), "semaphore encoders: this ends 1 holder and removes 1 waiter.\r\n") || !strings.Contains(screen(), "holder  web-1:10 report  2        "+s.leases["encoder"].Token()) {
 			t.Errorf("%q", screen())
 		}
-		if err := s.leases["encoder"].Err(); err != nil {
-			t.Error(err)
-		}
+		must.Report(t, s.leases["encoder"].Err())
 		x.types(c.answer)
 		b.waits(c.code)
 		eventually(t, "it says "+c.says, func() bool { return strings.Contains(screen(), c.says) })

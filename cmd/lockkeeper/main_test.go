@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"os"
 	"os/exec"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/parallel"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
@@ -36,10 +38,7 @@ type testCommand struct {
 
 func command(t *testing.T, args ...string) *testCommand {
 	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := must.Get(os.Executable())(t)
 	c := &testCommand{T: t, Cmd: exec.Command(self, args...)}
 	// With the race detector, a program sleeps for a second before it exits, unless GORACE prevents it.
 	c.Env = append(os.Environ(), "LOCKKEEPER_TEST_MAIN=1", "REDIS_URL=", "GORACE=atexit_sleep_ms=0")
@@ -57,17 +56,13 @@ func (c *testCommand) ends(code int, says ...string) {
 // starts starts the command. It is killed at the end of the test.
 func (c *testCommand) starts() {
 	c.Helper()
-	if err := c.Start(); err != nil {
-		c.Fatal(err)
-	}
+	must.OK(c.T, c.Start())
 	c.Cleanup(func() { _ = c.Process.Kill() })
 }
 
 func (c *testCommand) signals(s syscall.Signal) {
 	c.Helper()
-	if err := c.Process.Signal(s); err != nil {
-		c.Fatal(err)
-	}
+	must.OK(c.T, c.Process.Signal(s))
 }
 
 // waits waits for the end of the command and checks it as ends does.
@@ -92,6 +87,24 @@ func (c *testCommand) ended(code int, says ...string) {
 	}
 }
 
+// prints checks texts of its standard output.
+func (c *testCommand) prints(texts ...string) {
+	c.Helper()
+	for _, text := range texts {
+		if !strings.Contains(c.out.String(), text) {
+			c.Errorf("%v: no %q in\n%s", c.Args[1:], text, c.out.String())
+		}
+	}
+}
+
+// decode decodes what it has printed.
+func (c *testCommand) decode(into any) {
+	c.Helper()
+	if err := json.Unmarshal(c.out.Bytes(), into); err != nil {
+		c.Fatalf("%v: %v\n%s%s", c.Args[1:], err, c.out.String(), c.err.String())
+	}
+}
+
 func server(t *testing.T) (*redis.Client, string) {
 	t.Helper()
 	m := miniredis.RunT(t)
@@ -107,6 +120,14 @@ func eventually(t *testing.T, what string, is func() bool) {
 		if time.Now().After(end) {
 			t.Fatalf("timeout after 10 s: %s", what)
 		}
+	}
+}
+
+// exists returns whether there is a file.
+func exists(path string) func() bool {
+	return func() bool {
+		_, err := os.Stat(path)
+		return err == nil
 	}
 }
 
@@ -198,9 +219,7 @@ func TestHelpExamplesAndCompletion(t *testing.T) {
 	} {
 		c := command(t, args...)
 		c.ends(0)
-		if !strings.Contains(c.out.String(), "Examples:") {
-			t.Errorf("%v: no examples in\n%s", args, c.out.String())
-		}
+		c.prints("Examples:")
 	}
 	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
 		c := command(t, "completion", shell)
@@ -216,11 +235,7 @@ func TestCompletionListsKinds(t *testing.T) {
 	c := command(t, "__complete", "run", "--kind", "")
 	c.ends(0)
 	_, url := server(t)
-	for _, kind := range []string{"mutex", "fair", "read", "write", "semaphore", "redlock"} {
-		if !strings.Contains(c.out.String(), kind+"\t") {
-			t.Errorf("%s is not offered:\n%s", kind, c.out.String())
-		}
-	}
+	c.prints("mutex\t", "fair\t", "read\t", "write\t", "semaphore\t", "redlock\t")
 	for line := range strings.Lines(c.out.String()) { // all of them are accepted
 		if kind, _, ok := strings.Cut(line, "\t"); ok && kind != "semaphore" {
 			command(t, "run", "--redis", url, "--kind", kind, "c", "--", "true").ends(0)

@@ -2,11 +2,11 @@ package main
 
 import (
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
+	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 )
 
@@ -94,7 +94,7 @@ func TestRunReportsOutageEarly(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			run := command(t, append([]string{"run"}, c.args...)...)
-			var stderr lockedBuffer
+			var stderr quiet.Buffer
 			run.Stderr = &stderr
 			start := time.Now()
 			run.starts()
@@ -108,20 +108,18 @@ func TestRunReportsOutageEarly(t *testing.T) {
 	}
 }
 
-// lockedBuffer is a buffer that can be read while a process writes to it.
-type lockedBuffer struct {
-	mu  sync.Mutex
-	all strings.Builder
-}
-
-func (w *lockedBuffer) Write(b []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.all.Write(b)
-}
-
-func (w *lockedBuffer) String() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.all.String()
+// A job that is skipped while another process holds the lock must not be skipped because Redis is down.
+func TestRunDistinguishesOutageFromContention(t *testing.T) {
+	t.Parallel()
+	redistest.RequireBinary(t)
+	s := redistest.Start(t)
+	url := "redis://" + s.Addr
+	s.Freeze()
+	for _, kind := range []string{"mutex", "fair", "redlock"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			command(t, "run", "--redis", url, "--kind", kind, "--wait", "700ms", "x", "--", "true").
+				ends(exit.Unreachable, "server unavailable: no ", "deadline exceeded")
+		})
+	}
 }

@@ -74,7 +74,7 @@ func TestOncePerPeriodRunningKilledOrFrozen(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "started")
 		c := run("sh", "-c", `: >"$0"; exec sleep 60`, file)
 		c.starts()
-		eventually(t, "it runs", func() bool { _, err := os.Stat(file); return err == nil })
+		eventually(t, "it runs", exists(file))
 		return c
 	}
 
@@ -106,23 +106,5 @@ func TestOncePerPeriodNotRunWithoutRedis(t *testing.T) {
 	command(t, "run", "--redis", "redis://127.0.0.1:1", "--once-per", "1h", "x", "--", "touch", file).ends(exit.Unreachable, "refused")
 	if _, err := os.Stat(file); err == nil {
 		t.Error("the command was run")
-	}
-}
-
-func TestOncePerConflictingFlags(t *testing.T) {
-	t.Parallel()
-	for says, args := range map[string][]string{
-		"--once-per 0s":          {"--once-per", "0"},
-		"--once-per -1h":         {"--once-per", "-1h"},
-		"--kind fair":            {"--once-per", "1h", "--kind", "fair"},
-		"--kind semaphore":       {"--once-per", "1h", "--kind", "semaphore", "--limit", "1"},
-		"--try cannot":           {"--once-per", "1h", "--try"},
-		"--wait cannot":          {"--once-per", "1h", "--wait", "1m"},
-		"--max-lifetime":         {"--once-per", "1h", "--max-lifetime", "1m"},
-		"shorter than TTL 30s":   {"--once-per", "20s"},
-		"10ms and 8760h":         {"--once-per", "9000h"},
-		`invalid argument "day"`: {"--once-per", "day"},
-	} {
-		command(t, append(append([]string{"run", "--redis", "redis://127.0.0.1:1"}, args...), "x", "--", "true")...).ends(exit.Usage, says)
 	}
 }

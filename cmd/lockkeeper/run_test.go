@@ -16,6 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/semaphore"
 	"github.com/redis/go-redis/v9"
@@ -59,16 +60,12 @@ func TestRedlockUsesMajority(t *testing.T) {
 	}
 	run := func(argv ...string) *testCommand { return command(t, append(append([]string{}, args...), argv...)...) }
 	holder := run("x", "--", "sleep", "60")
-	if err := holder.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, holder.Start())
 	for _, rdb := range rdbs {
 		eventually(t, "the lock to be held", func() bool { return rdb.Exists(ctx, "lock:x").Val() == 1 })
 	}
 	run("x", "--", "true").ends(exit.NotAcquired, "not acquired")
-	if err := holder.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, holder.Process.Signal(syscall.SIGTERM))
 	holder.waits(128 + 15)
 	for _, rdb := range rdbs {
 		eventually(t, "the lock to be free", func() bool { return rdb.Exists(ctx, "lock:x").Val() == 0 })
@@ -98,25 +95,6 @@ func TestChildExitCodePropagated(t *testing.T) {
 	})
 }
 
-func TestKindsAreSeparateLocks(t *testing.T) {
-	t.Parallel()
-	rdb, url := server(t)
-	for kind, key := range map[string]string{"mutex": "lock:x", "fair": "{lock:x}:fair:holders", "write": "{lock:x}:rwlock:holders"} {
-		c := command(t, "run", "--redis", url, "--kind", kind, "x", "--", "sleep", "60")
-		if err := c.Start(); err != nil {
-			t.Fatal(err)
-		}
-		eventually(t, kind+" is held", func() bool { return rdb.Exists(ctx, key).Val() == 1 })
-		command(t, "run", "--redis", url, "--kind", kind, "--try", "x", "--", "true").ends(75)
-		if err := c.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
-		c.waits(128 + 15)
-		eventually(t, kind+" is free", func() bool { return rdb.Exists(ctx, key).Val() == 0 })
-	}
-	command(t, "run", "--redis", url, "--kind", "fare", "x", "--", "true").ends(64, `"fare" is not one of`)
-}
-
 func TestReadersShareWriterExcludes(t *testing.T) {
 	t.Parallel()
 	_, url := server(t)
@@ -128,24 +106,17 @@ func TestReadersShareWriterExcludes(t *testing.T) {
 	for _, file := range []string{"first", "second"} {
 		c := run("read", "x", "--", "sh", "-c", `: >"$1"; until [ -e go ]; do sleep 0.01; done`, "sh", file)
 		c.Dir = dir
-		if err := c.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, c.Start())
 		t.Cleanup(func() { _ = c.Process.Kill() })
 		readers = append(readers, c)
 	}
 	for _, file := range []string{"first", "second"} {
-		eventually(t, "the "+file+" reader is in", func() bool {
-			_, err := os.Stat(filepath.Join(dir, file))
-			return err == nil
-		})
+		eventually(t, "the "+file+" reader is in", exists(filepath.Join(dir, file)))
 	}
 	run("read", "--try", "x", "--", "true").ends(0)
 	run("write", "--try", "x", "--", "true").ends(75, "not acquired")
 	run("fair", "--try", "x", "--", "true").ends(0)
-	if err := os.WriteFile(filepath.Join(dir, "go"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(filepath.Join(dir, "go"), nil, 0o600))
 	for _, c := range readers {
 		c.waits(0)
 	}
@@ -157,9 +128,7 @@ func TestConcurrencyLimit(t *testing.T) {
 	rdb, url := server(t)
 	const limit, runs = 3, 8
 	dir := t.TempDir()
-	if err := os.Mkdir(filepath.Join(dir, "in"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Mkdir(filepath.Join(dir, "in"), 0o700))
 	var all []*testCommand
 	for i := range runs {
 		c := command(t, "run", "--redis", url, "--kind", "semaphore", "--limit", strconv.Itoa(limit), "x", "--", "sh", "-c",
@@ -176,16 +145,11 @@ func TestConcurrencyLimit(t *testing.T) {
 		return err == nil && len(in) == limit
 	})
 	command(t, "run", "--redis", url, "--kind", "semaphore", "--limit", strconv.Itoa(limit), "--try", "x", "--", "true").ends(75, "not acquired")
-	if err := os.WriteFile(filepath.Join(dir, "go"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(filepath.Join(dir, "go"), nil, 0o600))
 	for _, c := range all {
 		c.waits(0)
 	}
-	counts, err := os.ReadFile(filepath.Join(dir, "counts"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	counts := must.Get(os.ReadFile(filepath.Join(dir, "counts")))(t)
 	seen := strings.Fields(string(counts))
 	if most := slices.Max(seen); len(seen) != runs || most != strconv.Itoa(limit) {
 		t.Errorf("%d runs with at most %s at once; want %d with at most %d", len(seen), most, runs, limit)
@@ -211,11 +175,7 @@ func TestWindowLimit(t *testing.T) {
 			var at []int64
 			for _, c := range all {
 				c.waits(0)
-				us, err := strconv.ParseInt(strings.TrimSpace(c.out.String()), 10, 64)
-				if err != nil {
-					t.Fatal(err)
-				}
-				at = append(at, us)
+				at = append(at, must.Get(strconv.ParseInt(strings.TrimSpace(c.out.String()), 10, 64))(t))
 			}
 			slices.Sort(at)
 			for i := limit; i < runs; i++ {
@@ -248,18 +208,10 @@ func TestPermitsAboveLoweredLimit(t *testing.T) {
 	t.Parallel()
 	rdb, url := server(t)
 	command(t, "run", "--redis", url, "--kind", "semaphore", "--limit", "3", "x", "--", "true").ends(0)
-	k, err := lockkeeper.New(rdb, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	k := must.Get(lockkeeper.New(rdb, nil))(t)
 	defer func() { _ = k.Close() }()
-	s, err := semaphore.New(k, "x", 3, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.SetLimit(ctx, 1); err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(semaphore.New(k, "x", 3, nil))(t)
+	must.OK(t, s.SetLimit(ctx, 1))
 	command(t, "run", "--redis", url, "--kind", "semaphore", "--limit", "3", "--permits", "2", "x", "--", "true").ends(75, "limit in force")
 }
 
@@ -332,13 +284,11 @@ func TestRunEndsSoonAfterCommand(t *testing.T) {
 			c.Dir = dir
 			c.starts()
 			is := func(file string) func() bool {
-				return func() bool { _, err := os.Stat(filepath.Join(dir, file)); return err == nil }
+				return exists(filepath.Join(dir, file))
 			}
 			eventually(t, "it runs", is("ready"))
 			s.Freeze()
-			if err := os.WriteFile(filepath.Join(dir, "go"), nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.WriteFile(filepath.Join(dir, "go"), nil, 0o600))
 			eventually(t, "the command ends", is("over"))
 			start := time.Now()
 			ended := make(chan struct{})
@@ -374,16 +324,12 @@ func TestSignalsForwarded(t *testing.T) {
 	rdb, url := server(t)
 	ready := filepath.Join(t.TempDir(), "ready") // created when the trap is set
 	c := command(t, "run", "--redis", url, "x", "--", "sh", "-c", `trap 'echo got it; exit 5' TERM; : >"$0"; while :; do sleep 0.05; done`, ready)
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "it is ready", func() bool { _, err := os.Stat(ready); return err == nil })
+	must.OK(t, c.Start())
+	eventually(t, "it is ready", exists(ready))
 	if rdb.Exists(ctx, "lock:x").Val() != 1 {
 		t.Error("the command runs without the lock")
 	}
-	if err := c.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.Process.Signal(syscall.SIGTERM))
 	c.waits(5)
 	if !strings.Contains(c.out.String(), "got it") {
 		t.Errorf("%q", c.out.String())
@@ -404,10 +350,8 @@ func testLostLock(t *testing.T, rdb *redis.Client, lock, _ string, run func(...s
 	script := `trap 'echo asked >>"$F"' TERM; (trap '' TERM; while :; do echo tick >"$F.2"; sleep 0.02; done) & while :; do sleep 0.05; done`
 	c := run("--ttl", "600ms", "--grace", "300ms", "x", "--", "sh", "-c", script)
 	c.Env = append(c.Env, "F="+file)
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "both run", func() bool { _, err := os.Stat(file + ".2"); return err == nil })
+	must.OK(t, c.Start())
+	eventually(t, "both run", exists(file+".2"))
 	start := time.Now()
 	rdb.Del(ctx, lock)
 	c.waits(76, "lost")
@@ -417,9 +361,7 @@ func testLostLock(t *testing.T, rdb *redis.Client, lock, _ string, run func(...s
 	if b, err := os.ReadFile(file); err != nil || !strings.Contains(string(b), "asked") {
 		t.Errorf("the child did not get SIGTERM first: %q, %v", b, err)
 	}
-	if err := os.Remove(file + ".2"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Remove(file+".2"))
 	time.Sleep(100 * time.Millisecond)
 	if _, err := os.Stat(file + ".2"); err == nil {
 		t.Error("the grandchild was not killed")

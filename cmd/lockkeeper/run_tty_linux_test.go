@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"golang.org/x/sys/unix"
 )
 
@@ -19,24 +20,24 @@ type terminal struct {
 
 func newTerminal(t *testing.T) *terminal {
 	t.Helper()
-	keys, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	keys := must.Get(os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0))(t)
 	t.Cleanup(func() { _ = keys.Close() })
-	if err := unix.IoctlSetPointerInt(int(keys.Fd()), unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
-	n, err := unix.IoctlGetInt(int(keys.Fd()), unix.TIOCGPTN)
-	if err != nil {
-		t.Fatal(err)
-	}
-	screen, err := os.OpenFile("/dev/pts/"+strconv.Itoa(n), os.O_RDWR|syscall.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.IoctlSetPointerInt(int(keys.Fd()), unix.TIOCSPTLCK, 0))
+	n := must.Get(unix.IoctlGetInt(int(keys.Fd()), unix.TIOCGPTN))(t)
+	screen := must.Get(os.OpenFile("/dev/pts/"+strconv.Itoa(n), os.O_RDWR|syscall.O_NOCTTY, 0))(t)
 	t.Cleanup(func() { _ = screen.Close() })
 	return &terminal{t, keys, screen}
+}
+
+// onTerminal starts a command on a new terminal of this size, and returns a function for what it has written there.
+func onTerminal(t *testing.T, c *testCommand) (x *terminal, screen func() string) {
+	t.Helper()
+	x = newTerminal(t)
+	x.resizes(100, 30)
+	c.Stdout, c.Stderr = x.screen, x.screen
+	screen = x.reads()
+	x.runs(c)
+	return x, screen
 }
 
 // runs starts the command as the session leader of the terminal.
@@ -50,21 +51,14 @@ func (x *terminal) runs(c *testCommand) {
 // foreground returns the process group in the foreground.
 func (x *terminal) foreground() int {
 	x.Helper()
-	id, err := unix.IoctlGetInt(int(x.keys.Fd()), unix.TIOCGPGRP)
-	if err != nil {
-		x.Fatal(err)
-	}
-	return id
+	return must.Get(unix.IoctlGetInt(int(x.keys.Fd()), unix.TIOCGPGRP))(x)
 }
 
 // state waits until the process stops or ends.
 func (x *terminal) state(c *testCommand) (status syscall.WaitStatus) {
 	x.Helper()
 	eventually(x.T, "it stops or ends", func() bool {
-		id, err := syscall.Wait4(c.Process.Pid, &status, syscall.WUNTRACED|syscall.WNOHANG, nil)
-		if err != nil {
-			x.Fatal(err)
-		}
+		id := must.Get(syscall.Wait4(c.Process.Pid, &status, syscall.WUNTRACED|syscall.WNOHANG, nil))(x)
 		return id != 0
 	})
 	return status
@@ -80,16 +74,14 @@ func TestCtrlZStopsRunAndCommand(t *testing.T) {
 	c.Dir = t.TempDir()
 	c.Stdout, c.Stderr = x.screen, x.screen
 	is := func(file string) func() bool {
-		return func() bool { _, err := os.Stat(filepath.Join(c.Dir, file)); return err == nil }
+		return exists(filepath.Join(c.Dir, file))
 	}
 	x.runs(c)
 	eventually(t, "it runs", is("ready"))
 	if x.foreground() == c.Process.Pid {
 		t.Error("the command is not in the foreground")
 	}
-	if _, err := x.keys.Write([]byte{'Z' - '@'}); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(x.keys.Write([]byte{'Z' - '@'}))(t)
 	if s := x.state(c); !s.Stopped() {
 		t.Fatalf("not stopped: %v", s)
 	}
@@ -97,9 +89,7 @@ func TestCtrlZStopsRunAndCommand(t *testing.T) {
 		t.Error("the stopped command is still in the foreground")
 	}
 	c.signals(syscall.SIGCONT)
-	if _, err := x.keys.Write([]byte("\n")); err != nil { // which only the foreground can read
-		t.Fatal(err)
-	}
+	must.Get(x.keys.Write([]byte("\n")))(t) // which only the foreground can read
 	eventually(t, "the command goes on", is("over"))
 	if s := x.state(c); s.ExitStatus() != 7 {
 		t.Errorf("the status is %v", s)
@@ -117,9 +107,7 @@ func TestPipelineKeepsForegroundGroup(t *testing.T) {
 	c := command(t, "run", "--redis", url, "x", "--", "sh", "-c", `echo ready; while ! [ -e go ]; do sleep 0.05; done`)
 	c.Dir = t.TempDir()
 	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	c.Stdout, c.Stderr = w, x.screen
 	x.runs(c)
 	_ = w.Close()
@@ -129,9 +117,7 @@ func TestPipelineKeepsForegroundGroup(t *testing.T) {
 	if x.foreground() != c.Process.Pid {
 		t.Error("the command is in the foreground")
 	}
-	if err := os.WriteFile(filepath.Join(c.Dir, "go"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(filepath.Join(c.Dir, "go"), nil, 0o600))
 	if s := x.state(c); s.ExitStatus() != 0 {
 		t.Errorf("the status is %v", s)
 	}

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 )
 
@@ -41,33 +42,19 @@ func (a *authority) file(name string) string { return filepath.Join(a.dir, name+
 // sign writes a certificate and its key.
 func (a *authority) sign(name string, c *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey) {
 	a.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		a.Fatal(err)
-	}
+	key := must.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(a)
 	c.SerialNumber, c.Subject = big.NewInt(time.Now().UnixNano()), pkix.Name{CommonName: name}
 	c.NotBefore, c.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
 	parent, signer := a.cert, a.key
 	if parent == nil {
 		parent, signer = c, key
 	}
-	der, err := x509.CreateCertificate(rand.Reader, c, parent, &key.PublicKey, signer)
-	if err != nil {
-		a.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		a.Fatal(err)
-	}
+	der := must.Get(x509.CreateCertificate(rand.Reader, c, parent, &key.PublicKey, signer))(a)
+	private := must.Get(x509.MarshalPKCS8PrivateKey(key))(a)
 	for file, block := range map[string]*pem.Block{name: {Type: "CERTIFICATE", Bytes: der}, name + "-key": {Type: "PRIVATE KEY", Bytes: private}} {
-		if err := os.WriteFile(a.file(file), pem.EncodeToMemory(block), 0o600); err != nil {
-			a.Fatal(err)
-		}
+		must.OK(a, os.WriteFile(a.file(file), pem.EncodeToMemory(block), 0o600))
 	}
-	signed, err := x509.ParseCertificate(der)
-	if err != nil {
-		a.Fatal(err)
-	}
+	signed := must.Get(x509.ParseCertificate(der))(a)
 	return signed, key
 }
 
@@ -82,9 +69,7 @@ func tlsServer(t *testing.T, a *authority, password string) string {
 		"--save", "", "--requirepass", password, "--tls-cert-file", a.file("server"), "--tls-key-file", a.file("server-key"), "--tls-ca-cert-file", a.file("ca"))
 	out := &bytes.Buffer{}
 	cmd.Stdout, cmd.Stderr = out, out
-	if err := redistest.StartProcess(cmd); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, redistest.StartProcess(cmd))
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -120,9 +105,7 @@ func TestTLS(t *testing.T) {
 	const password = "pa/ss"
 	addr := tlsServer(t, a, password)
 	file := filepath.Join(a.dir, "password")
-	if err := os.WriteFile(file, []byte(password+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(file, []byte(password+"\n"), 0o600))
 	ca, client := []string{"--cacert", a.file("ca")}, []string{"--cert", a.file("client"), "--key", a.file("client-key")}
 	with := func(lists ...[]string) (all []string) {
 		for _, list := range lists {

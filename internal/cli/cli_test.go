@@ -9,15 +9,13 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/cli/output"
 	"github.com/lockkeeper/lockkeeper/internal/cli/version"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
 
 // TestCommandsAreDocumented: docs/commands.md has a section for each command, and the helps have each field of the JSON that several
 // commands share.
 func TestCommandsAreDocumented(t *testing.T) {
-	text, err := os.ReadFile("../../docs/commands.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile("../../docs/commands.md"))(t)
 	page := string(text)
 	n := 0
 	for _, c := range newRoot().Commands() {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/cli/demo/timeline"
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
 
 // The workers of the demo run the test binary.
@@ -75,11 +76,8 @@ func TestDemo(t *testing.T) {
 	} {
 		var text string
 		for attempt := 1; ; attempt++ {
-			out, err := os.Create(t.TempDir() + "/out")
-			if err != nil {
-				t.Fatal(err)
-			}
-			_, err = Play(t.Context(), out)
+			out := must.Get(os.Create(t.TempDir() + "/out"))(t)
+			_, err := Play(t.Context(), out)
 			b, _ := os.ReadFile(out.Name())
 			if text = "\n" + string(b); err == nil {
 				break

@@ -11,33 +11,16 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/cli/redisurl"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/redis/go-redis/v9"
 )
 
 var ctx = context.Background()
 
-// documentedRules returns the ACL rules of docs/operations.md.
-func documentedRules(t *testing.T) []string {
-	t.Helper()
-	text, err := os.ReadFile("../../../docs/operations.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, rest, _ := strings.Cut(string(text), "```\nACL SETUSER ")
-	block, _, found := strings.Cut(rest, "```")
-	if !found {
-		t.Fatal("no ACL SETUSER in docs/operations.md")
-	}
-	return strings.Fields(block)
-}
-
 func TestDoctorChecksDocumentedACL(t *testing.T) {
-	rules := documentedRules(t)
-	keys, err := protocol.KeysOf("lock:", "x", "mutex", false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	rules := redistest.DocumentedUser(t, "../../../docs/operations.md")
+	keys := must.Get(protocol.KeysOf("lock:", "x", "mutex", false))(t)
 	checked := map[string]bool{}
 	for _, c := range usedCommands(&keys, "lock:x") {
 		checked[c.rule()] = true
@@ -56,10 +39,7 @@ func TestDoctorChecksDocumentedACL(t *testing.T) {
 func TestDoctorACLProbesChangeNothing(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	keys, err := protocol.KeysOf("lock:", "x", "mutex", false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	keys := must.Get(protocol.KeysOf("lock:", "x", "mutex", false))(t)
 	rdb := s.Client()
 	for _, c := range usedCommands(&keys, "lock:x") {
 		args := c.args
@@ -79,18 +59,13 @@ func TestDoctorACLProbesChangeNothing(t *testing.T) {
 func TestDoctorReportsFlushedScriptCache(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	d, err := newDoctor(&redisurl.Target{Server: &redis.Options{Addr: s.Addr}}, "lock:", 10*time.Second)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := must.Get(newDoctor(&redisurl.Target{Server: &redis.Options{Addr: s.Addr}}, "lock:", 10*time.Second))(t)
 	defer d.close()
 	limited, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	nodes := d.connect(limited)
 	nodes[0].checkScripts(limited)
-	if err := s.Client().ScriptFlush(ctx).Err(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.Client().ScriptFlush(ctx).Err())
 	nodes[0].recheckScripts(limited)
 	f := d.findings[len(d.findings)-1]
 	if f.Check != "scripts" || f.Status != statusWarning || !strings.Contains(f.Detail, "flushed during") {
@@ -103,10 +78,7 @@ func TestDoctorReportsHighLatency(t *testing.T) {
 	s := redistest.Start(t, "--appendonly", "yes")
 	n := faultnet.New(faultnet.TCP)
 	n.Delay(maxMedianLatency)
-	d, err := newDoctor(&redisurl.Target{Server: &redis.Options{Addr: s.Addr, Dialer: n.Dial}}, "lock:", 10*time.Second)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := must.Get(newDoctor(&redisurl.Target{Server: &redis.Options{Addr: s.Addr, Dialer: n.Dial}}, "lock:", 10*time.Second))(t)
 	defer d.close()
 	found := d.examine(ctx)
 	for _, f := range found.Checks {
@@ -175,10 +147,7 @@ func TestDoctorOnValkey(t *testing.T) {
 
 // Users who have only installed the command have no docs folder.
 func TestDoctorLinksToDocs(t *testing.T) {
-	d, err := newDoctor(&redisurl.Target{Server: &redis.Options{Addr: miniredis.RunT(t).Addr()}}, "lock:", 10*time.Second)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := must.Get(newDoctor(&redisurl.Target{Server: &redis.Options{Addr: miniredis.RunT(t).Addr()}}, "lock:", 10*time.Second))(t)
 	defer d.close()
 	for _, f := range d.examine(ctx).Checks {
 		if want := "https://github.com/lockkeeper/lockkeeper/blob/main/docs/operations.md#" + docsSection[f.Check]; f.Docs != want {
@@ -188,10 +157,7 @@ func TestDoctorLinksToDocs(t *testing.T) {
 }
 
 func TestDoctorChecksAreDocumented(t *testing.T) {
-	text, err := os.ReadFile("../../../docs/operations.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile("../../../docs/operations.md"))(t)
 	for _, check := range checks {
 		if !strings.Contains("\n"+checksHelp, "\n  "+check+" ") {
 			t.Errorf("the help does not describe %s", check)

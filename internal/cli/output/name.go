@@ -113,9 +113,6 @@ func Cut(s string, columns int) string {
 // Pad appends spaces to visible text up to a number of columns.
 func Pad(s string, columns int) string { return s + strings.Repeat(" ", max(columns-Width(s), 0)) }
 
-// PadLeft puts spaces before visible text up to a number of columns.
-func PadLeft(s string, columns int) string { return strings.Repeat(" ", max(columns-Width(s), 0)) + s }
-
 // Who returns the owner of a keeper or, if it is not known, the id of the keeper.
 func Who(owner, keeper string) string {
 	switch {

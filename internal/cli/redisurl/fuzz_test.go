@@ -41,13 +41,13 @@ func FuzzRedisURL(f *testing.F) {
 			if raw == "" {
 				continue
 			}
-			rdb, err := Connect(raw)
+			target, err := Parse(raw)
 			if err == nil {
-				_ = rdb.Close()
+				_ = target.Client().Close()
 				continue
 			}
 			var own *exit.Error
-			if !errors.As(err, &own) || own.Code != exit.Usage || rdb != nil {
+			if !errors.As(err, &own) || own.Code != exit.Usage || target != nil {
 				t.Errorf("%q: %v", raw, err)
 			}
 			if strings.Contains(err.Error(), secret) {

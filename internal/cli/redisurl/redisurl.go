@@ -25,15 +25,6 @@ func Usage(what string) string {
 	return what + "; default $REDIS_URL, or " + Default + ". Supported forms:\n" + forms + "\n"
 }
 
-// Connect returns a client of the deployment that raw names, as in [Parse].
-func Connect(raw string) (redis.UniversalClient, error) {
-	t, err := Parse(raw)
-	if err != nil {
-		return nil, err
-	}
-	return t.Client(), nil
-}
-
 // Parse parses a Redis URL without further credentials than REDIS_PASSWORD; see [Credentials.Parse].
 func Parse(raw string) (*Target, error) { return (&Credentials{}).Parse(raw) }
 

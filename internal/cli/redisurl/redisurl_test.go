@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
 
 // secret is a password that must not be in any error.
@@ -38,7 +39,7 @@ func TestInvalidURLsRejected(t *testing.T) {
 		"redis://u:50%" + secret + "@h:6379":                      "% as %25",
 		"redis://u:12/" + secret + "@h/x?master_name=m":           "write / as %2F",
 	} {
-		_, err := Connect(raw)
+		_, err := Parse(raw)
 		var own *exit.Error
 		if !errors.As(err, &own) || own.Code != exit.Usage || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", raw, err)
@@ -57,9 +58,7 @@ func TestRedact(t *testing.T) {
 
 func TestPasswordOfFileOrEnvironment(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "password")
-	if err := os.WriteFile(file, []byte("pa/ss\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(file, []byte("pa/ss\n"), 0o600))
 	t.Setenv("REDIS_PASSWORD", "of-env")
 	for _, c := range []struct {
 		url, file, want, says string

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/cli/demo/timeline"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
 
 // check checks that a browser shows an SVG as an image: it is well-formed and has only elements that draw, and its animations have a
@@ -21,9 +22,7 @@ func check(t *testing.T, svg []byte) (text string) {
 		if err == io.EOF {
 			return strings.Join(strings.Fields(text), " ")
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		switch x := token.(type) {
 		case xml.CharData:
 			text += " " + string(x)
@@ -63,10 +62,7 @@ func TestRecording(t *testing.T) {
 }
 
 func TestRecordingOfTheReadme(t *testing.T) {
-	svg, err := os.ReadFile("../../../../docs/img/demo.svg")
-	if err != nil {
-		t.Fatal(err)
-	}
+	svg := must.Get(os.ReadFile("../../../../docs/img/demo.svg"))(t)
 	if n := strings.Count(check(t, svg), "ok:"); n != 8 || len(svg) > 100_000 {
 		t.Errorf("%d bytes with %d good verdicts, want those of four acts, twice", len(svg), n)
 	}
