@@ -173,3 +173,29 @@ func (h *Hold) Certain() bool {
 func (h *Hold) TakeUses() int64 {
 	return int64(word(h.word.And(uint64(^uses))) & uses / use)
 }
+
+// Value is what a Hold has, without pointers: the search in internal/testing/explore copies and compares it. Of the callers that have come
+// since TakeUses it has whether there were any.
+type Value struct {
+	word     word
+	deadline int64
+	epoch    uint64
+}
+
+// Value returns what the hold has while nobody changes it.
+func (h *Hold) Value() Value {
+	w := word(h.word.Load())
+	if w&uses > use {
+		w = w&^uses | use
+	}
+	return Value{w, h.deadline.Load(), h.epoch.Load()}
+}
+
+// Hold returns a hold that has v; see New.
+func (v Value) Hold(base time.Time, current *atomic.Uint64) *Hold {
+	h := New(base, current)
+	h.word.Store(uint64(v.word))
+	h.deadline.Store(v.deadline)
+	h.Confirm(v.epoch)
+	return h
+}

@@ -66,7 +66,7 @@ type Lease struct {
 	recalledAt claim.Instant
 }
 
-// Gate is who is inside: a Hold, or in the search a HoldAt.
+// Gate is who is inside: a Hold, or in a test one that others leave meanwhile.
 type Gate interface {
 	Open(closed bool)
 	Close() bool

@@ -1,15 +1,12 @@
 package retain
 
 import (
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
-)
-
-var (
-	_ Gate = (*Hold)(nil)
-	_ Gate = HoldAt{}
 )
 
 const (
@@ -21,64 +18,73 @@ const (
 // world is a lease and who is inside, at some time.
 type world struct {
 	Lease
-	value HoldValue
+	hold  *Hold
 	now   claim.Instant
-	epoch uint64
+	epoch atomic.Uint64
 	sent  Renewal // the last renewal
 	ok    bool    // what the last step has returned
 }
 
-func (w *world) gate() HoldAt { return w.value.At(w.now, w.epoch) }
+func newWorld(kind Kind) *world {
+	w := &world{Lease: NewLease(kind), now: start}
+	w.epoch.Store(1)
+	w.hold = New(time.Now().Add(-time.Duration(start)), &w.epoch)
+	return w
+}
+
+func (w *world) certain() { w.hold.SetDeadline(w.hold.base.Add(time.Duration(w.now.Add(leased)))) }
 
 // step is something that happens.
 type step func(w *world, out *Effects)
 
 var (
 	granted = func(w *world, _ *Effects) {
-		w.value.SetDeadline(w.now.Add(leased))
-		w.ok = w.Granted(w.gate(), false)
+		w.certain()
+		w.ok = w.Granted(w.hold, false)
 	}
-	grantedLate = func(w *world, _ *Effects) { w.ok = w.Granted(w.gate(), true) } // by way of the queue
+	grantedLate = func(w *world, _ *Effects) { w.ok = w.Granted(w.hold, true) } // by way of the queue
 	notGranted  = func(w *world, out *Effects) { w.NotGranted(out) }
-	recall      = func(w *world, out *Effects) { w.Lease.GiveBack(w.gate(), w.now, true, out) }
-	giveBack    = func(w *world, out *Effects) { w.Lease.GiveBack(w.gate(), w.now, false, out) }
-	lost        = func(w *world, out *Effects) { w.gate().End(); w.Ended(w.gate(), w.now, out) }
+	recall      = func(w *world, out *Effects) { w.Lease.GiveBack(w.hold, w.now, true, out) }
+	giveBack    = func(w *world, out *Effects) { w.Lease.GiveBack(w.hold, w.now, false, out) }
+	lost        = func(w *world, out *Effects) { w.hold.End(); w.Ended(w.hold, w.now, out) }
 	enter       = func(w *world, out *Effects) {
 		settle := false
 		if w.kind != Reads {
-			entry := w.gate().EnterAlone()
+			entry := w.hold.EnterAlone()
 			if w.ok = entry == Entered; entry != Closed {
 				return
 			}
-		} else if w.ok, settle = w.gate().Enter(); w.ok {
+		} else if w.ok, settle = w.hold.Enter(); w.ok {
 			return
 		}
-		w.TurnedAway(w.gate(), w.now, settle, out)
+		w.TurnedAway(w.hold, w.now, settle, out)
 	}
-	leave      = func(w *world, out *Effects) { w.Leave(w.gate(), w.now, out) }
-	stays      = func(w *world, _ *Effects) { w.ok, _ = w.gate().LeaveAlone() }
-	pass       = func(w *world, out *Effects) { w.Left(w.gate(), w.now, false, out) }
-	await      = func(w *world, _ *Effects) { w.ok = w.AwaitTurn(w.gate()) }
-	cancel     = func(w *world, out *Effects) { w.ok = w.EndTurn(w.gate(), w.now, false, out) }
-	take       = func(w *world, out *Effects) { w.ok = w.EndTurn(w.gate(), w.now, true, out) }
-	upgrading  = func(w *world, out *Effects) { w.ok = w.Upgrade(w.gate(), w.now, out) }
-	isAlone    = func(w *world, out *Effects) { w.ok = w.Alone(w.gate(), w.now, out) }
+	leave      = func(w *world, out *Effects) { w.Leave(w.hold, w.now, out) }
+	stays      = func(w *world, _ *Effects) { w.ok, _ = w.hold.LeaveAlone() }
+	pass       = func(w *world, out *Effects) { w.Left(w.hold, w.now, false, out) }
+	await      = func(w *world, _ *Effects) { w.ok = w.AwaitTurn(w.hold) }
+	cancel     = func(w *world, out *Effects) { w.ok = w.EndTurn(w.hold, w.now, false, out) }
+	take       = func(w *world, out *Effects) { w.ok = w.EndTurn(w.hold, w.now, true, out) }
+	upgrading  = func(w *world, out *Effects) { w.ok = w.Upgrade(w.hold, w.now, out) }
+	isAlone    = func(w *world, out *Effects) { w.ok = w.Alone(w.hold, w.now, out) }
 	detach     = func(w *world, out *Effects) { w.Detach(out) }
 	noUpgrades = func(w *world, _ *Effects) { w.EndUpgrade() }
-	due        = func(w *world, out *Effects) { w.ok = w.Due(w.gate(), w.now, leased, out) }
-	renew      = func(w *world, _ *Effects) { w.sent = w.Renewal(w.gate(), false); w.ok = w.sent.Ask }
+	due        = func(w *world, out *Effects) { w.ok = w.Due(w.hold, w.now, leased, out) }
+	renew      = func(w *world, _ *Effects) { w.sent = w.Renewal(w.hold, false); w.ok = w.sent.Ask }
 	renewed    = func(w *world, out *Effects) {
-		w.value.SetDeadline(w.now.Add(leased))
-		w.Renewed(w.gate(), w.now, w.sent, false, out)
+		w.certain()
+		w.Renewed(w.hold, w.now, w.sent, false, out)
 	}
-	recallFound = func(w *world, out *Effects) { w.Renewed(w.gate(), w.now, w.sent, true, out) }
-	refusedKeys = func(w *world, out *Effects) { w.RenewalRefused(w.gate(), w.now, w.sent, out) }
-	subscribed  = func(w *world, _ *Effects) { w.epoch++ }
-	comer       = func(w *world, _ *Effects) { w.value.word = w.value.word.enter() } // is about to find the gate closed
-	turnedAway  = func(w *world, out *Effects) { w.ok = false; w.TurnedAway(w.gate(), w.now, w.gate().Leave(), out) }
+	recallFound = func(w *world, out *Effects) { w.Renewed(w.hold, w.now, w.sent, true, out) }
+	refusedKeys = func(w *world, out *Effects) { w.RenewalRefused(w.hold, w.now, w.sent, out) }
+	subscribed  = func(w *world, _ *Effects) { w.epoch.Add(1) }
+	comer       = func(w *world, _ *Effects) { w.hold.word.Store(uint64(word(w.hold.word.Load()).enter())) } // is about to find the gate closed
+	turnedAway  = func(w *world, out *Effects) { w.ok = false; w.TurnedAway(w.hold, w.now, w.hold.Leave(), out) }
 )
 
-func wait(d time.Duration) step { return func(w *world, _ *Effects) { w.now = w.now.Add(d) } }
+func wait(d time.Duration) step {
+	return func(w *world, _ *Effects) { w.now, w.hold.base = w.now.Add(d), w.hold.base.Add(-d) }
+}
 
 type expected struct {
 	name string
@@ -450,23 +456,25 @@ func TestLease(t *testing.T) {
 		}, Shared, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := world{Lease: NewLease(c.kind), value: NewValue(1), now: start, epoch: 1}
-			for i, s := range c.steps {
-				var out Effects
-				if s.does(&w, &out); out != s.want || w.ok != s.ok {
-					t.Errorf("%d, %s: %v %+v, want %v %+v", i, s.name, w.ok, out, s.ok, s.want)
+			synctest.Test(t, func(t *testing.T) { // the clock stands still
+				w := newWorld(c.kind)
+				for i, s := range c.steps {
+					var out Effects
+					if s.does(w, &out); out != s.want || w.ok != s.ok {
+						t.Errorf("%d, %s: %v %+v, want %v %+v", i, s.name, w.ok, out, s.ok, s.want)
+					}
 				}
-			}
-			if w.State() != c.state || w.gate().Inside() != c.inside {
-				t.Errorf("in the end: state %d with %d inside, want %d with %d", w.State(), w.gate().Inside(), c.state, c.inside)
-			}
+				if w.State() != c.state || w.hold.Inside() != c.inside {
+					t.Errorf("in the end: state %d with %d inside, want %d with %d", w.State(), w.hold.Inside(), c.state, c.inside)
+				}
+			})
 		})
 	}
 }
 
 // leaving is a Gate that others leave while it is looked at.
 type leaving struct {
-	HoldAt
+	*Hold
 	inside int
 }
 
@@ -475,12 +483,12 @@ func (g *leaving) Inside() int { g.inside--; return g.inside }
 // TestLastLeavesAsTheUpgradeLooks checks that the caller of an upgrade is told to look again if the last of the others leaves between its
 // look and its new wait.
 func TestLastLeavesAsTheUpgradeLooks(t *testing.T) {
-	w := world{value: NewValue(1), now: start, epoch: 1}
+	w := newWorld(Reads)
 	for _, s := range []step{granted, enter, upgrading, leave} {
-		s(&w, &Effects{})
+		s(w, &Effects{})
 	}
 	var out Effects
-	if w.Alone(&leaving{w.gate(), 3}, w.now, &out) || !out.Alone {
+	if w.Alone(&leaving{w.hold, 3}, w.now, &out) || !out.Alone {
 		t.Errorf("the upgrade waits for ever: %+v", out)
 	}
 }
@@ -527,13 +535,13 @@ func TestStatesAndEvents(t *testing.T) {
 			if c.next[i] == x {
 				continue
 			}
-			w := world{Lease: NewLease(Reads), value: NewValue(1), now: start, epoch: 1}
+			w := newWorld(Reads)
 			for _, s := range append(from.steps, renew) {
-				s(&w, &Effects{})
+				s(w, &Effects{})
 			}
 			was := w.State()
 			var out Effects
-			if c.does(&w, &out); w.State() != c.next[i] {
+			if c.does(w, &out); w.State() != c.next[i] {
 				t.Errorf("%s, %s: state %d, want %d", from.name, c.event, w.State(), c.next[i])
 			}
 			if ends := was == Shared && w.State() == Over; out.Release != ends {
@@ -543,14 +551,20 @@ func TestStatesAndEvents(t *testing.T) {
 	}
 }
 
-// TestHoldValueHidesHowOften checks that the number of uses does not make two values differ, which would give the search more to do.
-func TestHoldValueHidesHowOften(t *testing.T) {
-	w := world{value: NewValue(1), now: start, epoch: 1}
-	granted(&w, nil)
-	once := w.value
+// TestValue checks that a hold that is made of a value is what that was, and that the number of uses does not make two values differ, which
+// would give the search more to do.
+func TestValue(t *testing.T) {
+	w := newWorld(Reads)
+	granted(w, nil)
+	once := w.hold.Value()
 	for _, s := range []step{enter, leave, enter, leave} {
-		if s(&w, &Effects{}); w.gate().Inside() == 1 && w.value != once {
-			t.Errorf("%+v and %+v differ", w.value, once)
+		s(w, &Effects{})
+		v := w.hold.Value()
+		if w.hold.Inside() == 1 && v != once {
+			t.Errorf("%+v and %+v differ", v, once)
+		}
+		if again := v.Hold(w.hold.base, &w.epoch).Value(); again != v {
+			t.Errorf("%+v became %+v", v, again)
 		}
 	}
 }

@@ -3,7 +3,7 @@
 //
 //   - Lease (lease.go) is one such lease: a state machine that takes an event and the time, and says what is to be done.
 //   - Hold (hold.go) is who is inside by it, and whether another may enter. Entering and leaving take an atomic step each and a look
-//     at the clock. The steps are those of word (word.go), of which HoldValue is the form without atomics, for the search.
+//     at the clock. The steps are those of word (word.go).
 //   - Name (name.go) is what the process remembers of a name, and Policy (policy.go) says when a lease is worth retaining.
 //   - Tick (policy.go) says of a lease whether to renew it or to give it back.
 //   - Names (names.go) bounds how many names a process keeps.

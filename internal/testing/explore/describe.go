@@ -31,7 +31,7 @@ func (m *model) describe(w *world, s step) string {
 	case stepRunChange:
 		return of("run", w.requests[i].change)
 	case stepRunHeartbeat:
-		return of("run", w.keepers[i].heartbeat)
+		return of("run", w.keepers[i].waiters.heartbeat)
 	case stepRunLate:
 		return "the server runs a late copy: " + m.srv.describe(w.late[i])
 	case stepSlowAsk:
@@ -39,19 +39,19 @@ func (m *model) describe(w *world, s step) string {
 	case stepSlowChange:
 		return of("slow", w.requests[i].change)
 	case stepSlowHeartbeat:
-		return of("slow", w.keepers[i].heartbeat)
+		return of("slow", w.keepers[i].waiters.heartbeat)
 	case stepAnswerAsk:
 		return of("answer", w.requests[i].ask)
 	case stepAnswerChange:
 		return of("answer", w.requests[i].change)
 	case stepAnswerHeartbeat:
-		return of("answer", w.keepers[i].heartbeat)
+		return of("answer", w.keepers[i].waiters.heartbeat)
 	case stepFailAsk:
 		return of("fail", w.requests[i].ask)
 	case stepFailChange:
 		return of("fail", w.requests[i].change)
 	case stepFailHeartbeat:
-		return of("fail", w.keepers[i].heartbeat)
+		return of("fail", w.keepers[i].waiters.heartbeat)
 	case stepMessage:
 		return fmt.Sprintf("%s receives %q", keeperName(m.addressee(w.messages[i])), m.srv.messages[w.messages[i]].text)
 	case stepLoseMessage:

@@ -6,12 +6,13 @@
 //	make explore                          # larger bounds, minutes
 //
 // A world is a value: the state of the server, of the keepers and their requests, and the calls and messages that are under way. What becomes
-// of a request is decided by its claim.Claim, and of a lease that its process retains by its retain.Lease: the same code as in the engine, of
-// which this package is the driver. Its steps are: a request begins, or is cancelled, also as it is granted; a call runs at the server, and its
-// reply arrives at once, later or never; a late copy of it runs; a message arrives or is lost; the timer of a lease fires; a lease is
-// extended, converted or released; somebody else breaks it; a heartbeat is sent; a subscription breaks; a keeper is closed; a process
-// crashes or freezes; time passes. A keeper that freezes for a while needs no step: its steps come late. Leases and heartbeats end as time
-// passes. With retained leases, callers also enter and leave inside a process, and a message about a recall may arrive twice.
+// of a request is decided by its claim.Claim, of a lease that its process retains by its retain.Lease, who is inside by its retain.Hold, and
+// when waiters send heartbeats by the queue.Queue of their keeper: the code that ships, of which this package is the driver. Its steps are: a request begins, or is cancelled,
+// also as it is granted; a call runs at the server, and its reply arrives at once, later or never; a late copy of it runs; a message arrives
+// or is lost; the timer of a lease fires; a lease is extended, converted or released; somebody else breaks it; the timer of a queue fires; a
+// subscription breaks; a keeper is closed; a process crashes or freezes; time passes. A keeper that freezes for a while needs no step: its
+// steps come late. Leases and heartbeats end as time passes. With retained leases, callers also enter and leave inside a process, and a
+// message about a recall may arrive twice.
 //
 // The name of each case has its bounds, such as 3_requests,_2000_ms,_1_fault. They are counted per path. Leases and heartbeats last for 2 s,
 // and time passes in steps of a second. A local grant is one besides the first by a retained lease. States are recognised by a hash of 64
@@ -24,14 +25,17 @@
 //   - Once a request is over and its cleanup was answered, the server has neither a lease nor a place of it, nor of one that was broken.
 //   - A waiter is rejected only if it was cancelled, closed or broken, or if another upgrade waits.
 //   - Nobody is admitted inside a process after a recall, unless its message is under way, or was lost on a subscription that lasts.
-//   - If there are no more faults from here on, every live request is served within 24 s. While one waits, callers enter by each retained
-//     lease that admits them, and it is renewed; afterwards it must be given back, unused.
+//   - If there are no more faults from here on, every live request is served within 4 s: a lease of a process that is gone, and a heartbeat
+//     timeout for all waiters that are. Nobody waits for a free lock for longer than a heartbeat interval. While one waits, callers enter by
+//     each retained lease that admits them, and it is renewed; afterwards it must be given back, unused, within 4 s more.
 //
 // # Not searched
 //
-// The times of heartbeats (they are sent once a second, or when something asks for one), pauses between attempts, leases that are not
-// renewed or have a longest lifetime, parts of a redlock, permits that return by the clock, adoption, servers that fail, clocks that are set, the local queue of a
-// mutex that does not retain, a second retained lease of a request's name, more than four late copies or six messages at once.
+// Heartbeats of more than a thousand waiters, two heartbeats of one keeper under way at once, waiters that ask again before the next heartbeat
+// is due (all times are multiples of its interval), subscriptions that are replaced since a message did not come, pauses between attempts,
+// leases that are not renewed or have a longest lifetime, parts of a redlock, permits that return by the clock, adoption, servers that fail,
+// clocks that are set, the local queue of a mutex that does not retain, a second retained lease of a request's name, more than four late
+// copies or six messages at once.
 //
 // # Files
 //
@@ -39,6 +43,7 @@
 //	world.go          worlds, their bounds and the promises
 //	steps.go          the steps that are possible, and what they do
 //	driver.go         what takes the place of the driver: claims, replies, messages
+//	waiting.go        the waiters of a keeper
 //	convert.go        requests that replace a lease
 //	retention.go      leases that a process retains, and who is inside
 //	describe.go       what the steps of a path are called

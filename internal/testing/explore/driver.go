@@ -2,9 +2,11 @@ package explore
 
 import (
 	"strconv"
+	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/queue"
 	"github.com/lockkeeper/lockkeeper/internal/retain"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
@@ -26,7 +28,7 @@ func (m *model) timerDue(w *world, r int) bool {
 
 // step tells the claim of a request of an event, and does what it says. Pauses between attempts take no time.
 func (m *model) step(w *world, r int, e claim.Event) (out claim.Effects) {
-	q, k := &w.requests[r], &w.keepers[m.keeperOf[r]]
+	q, k := &w.requests[r], m.keeperOf[r]
 	if q.phase != begun {
 		return out
 	}
@@ -47,14 +49,25 @@ func (m *model) step(w *world, r int, e claim.Event) (out claim.Effects) {
 	if out.Deliver && !q.claim.Active() && !m.mayBeRejected(q, r) {
 		q.rejection = q.claim.Reason()
 	}
-	k.due = k.due || out.HeartbeatBy > 0 || out.FirstBeatBy > 0
+	if out.Queue {
+		m.join(w, r, m.retryIn, e.More)
+	}
+	if out.Deliver {
+		m.leave(w, r)
+	}
+	if q.queued && out.HeartbeatBy > 0 {
+		w.allBy(k, out.HeartbeatBy)
+	}
+	if q.queued && out.FirstBeatBy > 0 {
+		w.tell(k, func(q *queue.Queue, effects *queue.Effects) { q.Notified(w.instant(), out.FirstBeatBy, effects) })
+	}
 	if out.RenewFor > 0 {
 		if !w.calm {
 			w.renewals--
 		}
 		c := call{script: fastRenew, requests: 1 << r, ttl: int16(out.RenewFor)}
 		if q.retention.is {
-			q.retention.renewal = q.retention.lease.Renewal(m.gate(w, r), out.Metadata)
+			q.retention.renewal = q.retention.lease.Renewal(m.hold(w, r), out.Metadata)
 			c.ask = q.retention.renewal.Ask
 			out.Metadata = q.retention.renewal.Metadata
 		}
@@ -64,10 +77,12 @@ func (m *model) step(w *world, r int, e claim.Event) (out claim.Effects) {
 		q.change = slot{call: m.srv.call(c), sent: w.tick}
 	}
 	if q.retention.is {
-		q.retention.hold.SetDeadline(q.claim.Deadline())
+		hold := m.hold(w, r)
+		hold.SetDeadline(w.epoch().Add(time.Duration(q.claim.Deadline())))
 		if out.StopSharing || out.End {
-			m.gate(w, r).End()
+			hold.End()
 		}
+		q.retention.hold = hold.Value()
 	}
 	if out.End {
 		m.leaveLate(w, &q.extend)
@@ -96,7 +111,7 @@ func (m *model) step(w *world, r int, e claim.Event) (out claim.Effects) {
 	}
 	switch {
 	case out.End:
-		m.retain(w, r, func(l *retain.Lease, g retain.HoldAt, out *retain.Effects) { l.Ended(g, w.instant(), out) })
+		m.retain(w, r, func(l *retain.Lease, hold *retain.Hold, out *retain.Effects) { l.Ended(hold, w.instant(), out) })
 	case out.GiveBack:
 		m.giveBack(w, r, false)
 	}
@@ -188,8 +203,7 @@ func (m *model) answerAsk(w *world, r int) {
 	case a.Undecided:
 		e.Code = claim.Undecided
 	case a.Code == lua.Waiting:
-		e.Fence = a.Seq
-		w.keepers[m.keeperOf[r]].due = w.keepers[m.keeperOf[r]].due || a.More
+		e.Fence, m.retryIn = a.Seq, a.RetryIn
 	}
 	m.step(w, r, e)
 }
@@ -216,8 +230,8 @@ func (m *model) answerChange(w *world, r int) {
 			e.Code, e.OriginOver = claim.Present, !m.holdsOrigin(w, r)
 		}
 		m.step(w, r, e)
-		if k := m.keeperOf[r]; a.QueueEmpty && m.waiters(w, k) != 0 {
-			w.keepers[k].due = true
+		if a.QueueEmpty {
+			m.wasEmpty(w, m.keeperOf[r], instant(s.sent))
 		}
 		return
 	}
@@ -261,9 +275,8 @@ func (m *model) answerExtend(w *world, r int) {
 }
 
 func (m *model) answerHeartbeat(w *world, k int) {
-	p := &w.keepers[k]
+	p := &w.keepers[k].waiters
 	s := p.heartbeat
-	p.heartbeat = slot{}
 	c := m.srv.calls[s.call]
 	list := c.list()
 	a, err := protocol.ParseHeartbeatReply(m.srv.replies[s.reply], len(list))
@@ -293,19 +306,28 @@ func (m *model) answerHeartbeat(w *world, k int) {
 		}
 		events[list[change.Index]] = e
 	}
-	p.due = p.due || a.More
-	again := call{script: rejoin}
+	unknown, again := 0, call{script: rejoin}
 	for _, r := range list {
 		q, e := &w.requests[r], events[r]
 		if e.Kind != claim.Rejoining {
 			m.step(w, r, e)
-		} else if q.phase == begun && q.claim.Pending() {
-			var out claim.Effects
-			q.claim.Step(&m.terms, w.instant(), &e, &out)
+			continue
+		}
+		if !q.queued { // it has ended
+			continue
+		}
+		unknown++
+		var out claim.Effects
+		if q.claim.Step(&m.terms, w.instant(), &e, &out); out.Joins {
 			again.requests |= 1 << r
 			again.places[r] = out.Place
 		}
 	}
+	if !p.stray {
+		var out queue.Effects
+		p.queue.Answered(&rules, w.instant(), len(list), unknown, again.requests != 0, a.RetryIn, a.More, &out)
+	}
+	p.heartbeat, p.stray = slot{}, false
 	if again.requests != 0 {
 		p.heartbeat = slot{call: m.srv.call(again), sent: w.tick}
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/lua"
@@ -213,13 +214,19 @@ func TestSmallWorlds(t *testing.T) {
 func searchAll(t *testing.T, c config) {
 	t.Parallel()
 	began := time.Now()
-	r := search(&c, 0)
+	r := searched(t, &c, 0)
 	t.Logf("%d states, %d runs of scripts, up to %d steps, %.0f states a second", r.states, r.runs, r.depth, float64(r.states)/time.Since(began).Seconds())
 	if r.problem != "" {
 		t.Errorf("%s:\n%s", r.problem, strings.Join(r.path, "\n"))
 	} else if !r.ended {
 		t.Error("the search did not end")
 	}
+}
+
+// searched is search in a bubble, in which the clock stands still.
+func searched(t *testing.T, c *config, limit int) (r result) {
+	synctest.Test(t, func(*testing.T) { r = search(c, limit) })
+	return r
 }
 
 // String names the bounds.

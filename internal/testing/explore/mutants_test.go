@@ -327,6 +327,30 @@ func TestSearchFindsDeliberateBugs(t *testing.T) {
 			new:     "",
 			problem: "was broken, but",
 		},
+		{
+			bug:     "a waiter that joins the queue sends no heartbeat",
+			config:  config{set: lua.Fair, ticks: 2, faults: 1},
+			file:    "internal/queue/queue.go",
+			old:     "	q.waiters++\n	q.wake(next(r, now, retryIn, more), out)\n",
+			new:     "	q.waiters++\n",
+			problem: "not served in time",
+		},
+		{
+			bug:     "a heartbeat that was answered is taken for one under way",
+			config:  config{set: lua.Fair, ticks: 2, faults: 1},
+			file:    "internal/queue/queue.go",
+			old:     "	q.inFlight--\n	switch {\n",
+			new:     "	switch {\n",
+			problem: "not served in time",
+		},
+		{
+			bug:     "a heartbeat that failed is taken for one under way",
+			config:  config{set: lua.Fair, ticks: 2, faults: 1},
+			file:    "internal/queue/queue.go",
+			old:     "	q.inFlight--\n	if !q.failing {\n",
+			new:     "	if !q.failing {\n",
+			problem: "not served in time",
+		},
 	} {
 		if x.large && !*large && !*mutated {
 			continue
@@ -358,7 +382,7 @@ func TestSearchFindsDeliberateBugs(t *testing.T) {
 			if x.large {
 				limit *= 10
 			}
-			r := search(&c, limit)
+			r := searched(t, &c, limit)
 			if !strings.Contains(r.problem, x.problem) || r.problem == "" {
 				t.Fatalf("%d states, ended: %v, problem: %q", r.states, r.ended, r.problem)
 			}

@@ -2,6 +2,7 @@ package explore
 
 import (
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
@@ -18,7 +19,7 @@ type retention struct {
 	called  bool // it has been woken
 	users   int8 // callers that rely on the lease
 	lease   retain.Lease
-	hold    retain.HoldValue
+	hold    retain.Value
 	renewal retain.Renewal // that is under way
 	// What no keeper knows, for the promises.
 	lost    bool // a message about its recall was lost on a subscription that lasts
@@ -50,16 +51,25 @@ func newRetention(flags string, epoch uint8) retention {
 	case pooled:
 		kind = retain.Permits
 	}
-	return retention{is: true, lease: retain.NewLease(kind), hold: retain.NewValue(uint64(epoch))}
+	return retention{is: true, lease: retain.NewLease(kind), hold: retain.New(time.Time{}, current(epoch)).Value()}
 }
+
+func current(epoch uint8) *atomic.Uint64 {
+	var n atomic.Uint64
+	n.Store(uint64(epoch))
+	return &n
+}
+
+// hold returns who is inside, as the process sees it now. The caller stores its Value if it has changed.
+func (m *model) hold(w *world, r int) *retain.Hold {
+	return w.requests[r].retention.hold.Hold(w.epoch(), current(w.keepers[m.keeperOf[r]].epoch))
+}
+
+// epoch returns when the world began, by the clock, which stands still during a search.
+func (w *world) epoch() time.Time { return time.Now().Add(-time.Duration(w.instant())) }
 
 // inside returns how many callers are inside, as the keeper counts.
-func (x *retention) inside() int { return x.hold.At(0, 0).Inside() }
-
-// gate returns who is inside, as the process sees it now.
-func (m *model) gate(w *world, r int) retain.HoldAt {
-	return w.requests[r].retention.hold.At(w.instant(), uint64(w.keepers[m.keeperOf[r]].epoch))
-}
+func (m *model) inside(w *world, r int) int { return m.hold(w, r).Inside() }
 
 // retentionSteps visits the steps of a request that has a retention.
 func (m *model) retentionSteps(w *world, r int, try func(stepKind, int)) {
@@ -79,17 +89,16 @@ func (m *model) retentionSteps(w *world, r int, try func(stepKind, int)) {
 			try(stepGiveUp, r)
 		}
 	}
-	if !x.opened || !(w.entries > 0 && x.inside() < maxInside || w.calm && !x.used && m.somebodyWaits(w)) {
+	if !x.opened || !(w.entries > 0 && m.inside(w, r) < maxInside || w.calm && !x.used && m.somebodyWaits(w)) {
 		return
 	}
-	tried := *w
-	switch gate := m.gate(&tried, r); {
+	switch hold := m.hold(w, r); {
 	case !isAlone(m.flags[r]):
-		if ok, _ := gate.Enter(); ok {
+		if ok, _ := hold.Enter(); ok {
 			try(stepEnter, r)
 		}
 	case !x.waiting:
-		if gate.EnterAlone() != retain.Closed {
+		if hold.EnterAlone() != retain.Closed {
 			try(stepEnter, r)
 		}
 	}
@@ -120,7 +129,9 @@ func (m *model) subscriptionChanged(w *world, k int, subscribed bool) {
 func (m *model) open(w *world, r int) {
 	q := &w.requests[r]
 	x := &q.retention
-	x.lease.Granted(m.gate(w, r), q.claim.Place() != 0)
+	hold := m.hold(w, r)
+	x.lease.Granted(hold, q.claim.Place() != 0)
+	x.hold = hold.Value()
 	x.opened, x.used, x.users = true, true, 1
 }
 
@@ -131,14 +142,16 @@ func (m *model) enter(w *world, r int) {
 	}
 	x := &w.requests[r].retention
 	x.used = true
+	hold, entered := m.hold(w, r), true
 	if !isAlone(m.flags[r]) {
-		m.gate(w, r).Enter()
-	} else if m.gate(w, r).EnterAlone() == retain.Busy {
-		x.waiting, x.called = x.lease.AwaitTurn(m.gate(w, r)), false
-		return
+		hold.Enter()
+	} else if hold.EnterAlone() == retain.Busy {
+		entered, x.waiting, x.called = false, x.lease.AwaitTurn(hold), false
 	}
-	x.users++
-	m.entered(w, r)
+	if x.hold = hold.Value(); entered {
+		x.users++
+		m.entered(w, r)
+	}
 }
 
 // entered notes who is inside against a promise.
@@ -171,15 +184,16 @@ func (m *model) recalls(id int32) (bits uint8) {
 }
 
 // retain tells the retained lease of a request of an event, and does what it says.
-func (m *model) retain(w *world, r int, event func(*retain.Lease, retain.HoldAt, *retain.Effects)) {
+func (m *model) retain(w *world, r int, event func(*retain.Lease, *retain.Hold, *retain.Effects)) {
 	q := &w.requests[r]
 	x := &q.retention
 	if !x.is {
 		return
 	}
 	var out retain.Effects
-	event(&x.lease, m.gate(w, r), &out)
-	x.lease = x.lease.Bare()
+	hold := m.hold(w, r)
+	event(&x.lease, hold, &out)
+	x.lease, x.hold = x.lease.Bare(), hold.Value()
 	x.called = x.called || out.TurnEnded
 	if out.Release {
 		m.step(w, r, claim.Event{Kind: claim.Released})
@@ -187,7 +201,9 @@ func (m *model) retain(w *world, r int, event func(*retain.Lease, retain.HoldAt,
 }
 
 func (m *model) giveBack(w *world, r int, recalled bool) {
-	m.retain(w, r, func(l *retain.Lease, g retain.HoldAt, out *retain.Effects) { l.GiveBack(g, w.instant(), recalled, out) })
+	m.retain(w, r, func(l *retain.Lease, hold *retain.Hold, out *retain.Effects) {
+		l.GiveBack(hold, w.instant(), recalled, out)
+	})
 }
 
 // yield gives back the leases that a keeper retains, since one of its requests is about to ask for writing.
@@ -206,15 +222,17 @@ func (m *model) leaveInside(w *world, r int) {
 	x.users--
 	x.late = false
 	left, settle := true, false
-	if gate := m.gate(w, r); isAlone(m.flags[r]) {
-		left, settle = gate.LeaveAlone()
+	hold := m.hold(w, r)
+	if isAlone(m.flags[r]) {
+		left, settle = hold.LeaveAlone()
 	} else {
-		settle = gate.Leave()
+		settle = hold.Leave()
 	}
+	x.hold = hold.Value()
 	if settle || !left {
-		m.retain(w, r, func(l *retain.Lease, g retain.HoldAt, out *retain.Effects) { l.Left(g, w.instant(), left, out) })
+		m.retain(w, r, func(l *retain.Lease, hold *retain.Hold, out *retain.Effects) { l.Left(hold, w.instant(), left, out) })
 	}
-	if !left && x.inside() > 0 { // somebody else is the one inside now
+	if !left && m.inside(w, r) > 0 { // somebody else is the one inside now
 		m.entered(w, r)
 	}
 	if x.users == 0 && (q.phase != begun || q.claim.State() == claim.Releasing) {
@@ -226,8 +244,8 @@ func (m *model) leaveInside(w *world, r int) {
 func (m *model) endTurn(w *world, r int, keep bool) {
 	x := &w.requests[r].retention
 	x.waiting, x.called = false, false
-	m.retain(w, r, func(l *retain.Lease, g retain.HoldAt, out *retain.Effects) {
-		if l.EndTurn(g, w.instant(), keep && g.Certain(), out) {
+	m.retain(w, r, func(l *retain.Lease, hold *retain.Hold, out *retain.Effects) {
+		if l.EndTurn(hold, w.instant(), keep && hold.Certain(), out) {
 			x.users++
 		}
 	})
@@ -241,8 +259,8 @@ func (m *model) unused(w *world, r int) (unused bool) {
 	due.Step(&m.terms, w.instant(), &claim.Event{Kind: claim.Timer, Unused: true}, &out)
 	if out.GiveBack {
 		q.retention.used = false
-		m.retain(w, r, func(l *retain.Lease, g retain.HoldAt, out *retain.Effects) {
-			unused = l.Due(g, w.instant(), ms(ttl), out)
+		m.retain(w, r, func(l *retain.Lease, hold *retain.Hold, out *retain.Effects) {
+			unused = l.Due(hold, w.instant(), ms(ttl), out)
 		})
 	}
 	return unused
@@ -250,8 +268,8 @@ func (m *model) unused(w *world, r int) (unused bool) {
 
 // renewed handles the reply to a renewal that was answered.
 func (m *model) renewed(w *world, r int, recalled bool) {
-	m.retain(w, r, func(l *retain.Lease, g retain.HoldAt, out *retain.Effects) {
-		l.Renewed(g, w.instant(), w.requests[r].retention.renewal, recalled, out)
+	m.retain(w, r, func(l *retain.Lease, hold *retain.Hold, out *retain.Effects) {
+		l.Renewed(hold, w.instant(), w.requests[r].retention.renewal, recalled, out)
 	})
 	w.requests[r].retention.renewal = retain.Renewal{}
 }

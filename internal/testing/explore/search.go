@@ -3,6 +3,7 @@ package explore
 import (
 	"fmt"
 	"hash/maphash"
+	"slices"
 	"strings"
 )
 
@@ -143,24 +144,44 @@ func (m *model) line(w *world, s step) string {
 	return text
 }
 
-// patience is the ticks within which everybody must be served once there are no more faults: a lease and a heartbeat timeout for each
-// request, and as long again.
-const patience = 2 * maxRequests * (ttl + heartbeatTTL) / tick
+// patience is the ticks within which everybody must be served once there are no more faults: a lease of a process that is gone, and a
+// heartbeat timeout for all waiters that are; and as long again where leases are retained, until they are found to be unused.
+func (m *model) patience() int {
+	const ticks = (ttl + heartbeatTTL) / tick
+	if slices.ContainsFunc(m.flags[:], isRetained) {
+		return 2 * ticks
+	}
+	return ticks
+}
 
-// isServed reports whether all requests that have begun and whose processes run end if there are no more faults: replies and messages
-// arrive, holders release at once, and heartbeats are sent when they are due. Otherwise it returns the steps taken. known notes a
+// isIdle reports whether somebody waits though nobody has a lease at the server.
+func (m *model) isIdle(w *world) bool {
+	return m.srv.states[w.server].held <= start+w.now() && m.queued(w, 0)|m.queued(w, 1) != 0
+}
+
+// isServed reports whether all requests that have begun and whose processes run end in time if there are no more faults, and nobody waits for
+// a free lock for longer than a heartbeat interval: replies and messages arrive, holders release at once, and heartbeats are sent when they
+// are due. Otherwise it returns the steps taken. known notes a
 // world and reports whether it was noted before.
 func (m *model) isServed(w world, known func(world) bool) (path []string, ok bool) {
 	w.faults, w.slow, w.renewals, w.cancels, w.crashes, w.closes, w.extends, w.breaks = 0, 0, 0, 0, 0, 0, 0, 0
 	w.calm, w.entries, w.late = true, 0, [4]int32{}
-	begin := w
-	for int(w.tick-begin.tick) <= patience {
+	begin, idle := w, 0
+	for int(w.tick-begin.tick) <= m.patience() {
 		if known(w) {
 			return nil, true
 		}
 		s, more := m.faultless(&w)
 		if !more {
 			return nil, true
+		}
+		if s.kind == stepTick && m.isIdle(&w) {
+			idle++
+		} else if s.kind == stepTick {
+			idle = 0
+		}
+		if idle > 1 { // longer than a heartbeat interval
+			break
 		}
 		m.apply(&w, s)
 	}

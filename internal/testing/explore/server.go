@@ -68,6 +68,7 @@ type serverState struct {
 	known uint8 // bits of the requests that have a lease or a place
 	// bits of those whose retained lease was recalled
 	recalled uint8
+	held     int64 // ms until which somebody has a lease; 0: nobody
 }
 
 // runKey is all that the outcome of a script depends on.
@@ -167,6 +168,14 @@ func (s *server) state(data *store) int32 {
 		}
 		if fence, _ := data.get(s.keys[0]).zscore("#" + token).(string); s.retain[r] && fence != "" && float(fence) < 4.5e15 {
 			st.recalled |= 1 << r
+		}
+	}
+	for _, token := range s.tokens {
+		switch v := data.get(s.keys[0]); {
+		case v.text == token:
+			st.held = v.expires
+		case v.member(token) >= 0:
+			st.held = max(st.held, int64(v.members[v.member(token)].score))
 		}
 	}
 	id := int32(len(s.states))

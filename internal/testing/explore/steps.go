@@ -3,6 +3,7 @@ package explore
 import (
 	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/queue"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -99,14 +100,14 @@ func (m *model) steps(w *world, visit func(step)) {
 	}
 	for k := range w.keepers {
 		p := &w.keepers[k]
-		m.calls(w, p.heartbeat, p.alive(), k, stepRunHeartbeat, try)
+		m.calls(w, p.waiters.heartbeat, p.alive(), k, stepRunHeartbeat, try)
 		if p.state != running {
 			continue
 		}
 		if w.closes > 0 {
 			try(stepClose, k)
 		}
-		if m.beats(w, k) && (p.due || p.beat < w.tick) {
+		if m.beatDue(w, k) {
 			try(stepHeartbeat, k)
 		}
 		if w.crashes > 0 {
@@ -163,21 +164,6 @@ func (m *model) calls(w *world, s slot, alive bool, at int, run stepKind, try fu
 	}
 }
 
-// beats reports whether a keeper has waiters and no heartbeat under way.
-func (m *model) beats(w *world, k int) bool {
-	return w.keepers[k].heartbeat.call == 0 && m.waiters(w, k) != 0
-}
-
-// waiters returns the bits of a keeper's waiting requests.
-func (m *model) waiters(w *world, k int) (bits uint8) {
-	for r := range m.requests {
-		if q := &w.requests[r]; m.keeperOf[r] == k && q.phase == begun && q.claim.State() == claim.Waiting {
-			bits |= 1 << r
-		}
-	}
-	return bits
-}
-
 // addressee returns the keeper that a message goes to.
 func (m *model) addressee(id int32) int {
 	return int(m.srv.messages[id].channel[len(wakePrefix)] - 'a')
@@ -208,7 +194,7 @@ func (m *model) apply(w *world, s step) {
 		m.run(w, &w.requests[i].change)
 		m.answerChange(w, i)
 	case stepRunHeartbeat:
-		m.run(w, &w.keepers[i].heartbeat)
+		m.run(w, &w.keepers[i].waiters.heartbeat)
 		m.answerHeartbeat(w, i)
 	case stepSlowAsk:
 		w.slow--
@@ -218,7 +204,7 @@ func (m *model) apply(w *world, s step) {
 		m.run(w, &w.requests[i].change)
 	case stepSlowHeartbeat:
 		w.slow--
-		m.run(w, &w.keepers[i].heartbeat)
+		m.run(w, &w.keepers[i].waiters.heartbeat)
 	case stepRunExtend:
 		m.run(w, &w.requests[i].extend)
 		m.answerExtend(w, i)
@@ -282,14 +268,17 @@ func (m *model) apply(w *world, s step) {
 		m.step(w, i, claim.Event{Kind: kind, Outcome: claim.InDoubt, Retryable: true, Pause: ms(1)})
 	case stepFailHeartbeat:
 		w.faults--
-		p := &w.keepers[i]
+		p := &w.keepers[i].waiters
 		if c := m.srv.calls[p.heartbeat.call]; c.script == rejoin {
 			for _, r := range c.list() {
 				m.step(w, r, claim.Event{Kind: claim.CopyEnded, Outcome: claim.InDoubt})
 			}
 		}
 		m.leaveLate(w, &p.heartbeat)
-		p.due = true
+		if !p.stray {
+			w.tell(i, func(q *queue.Queue, out *queue.Effects) { q.Failed(&rules, w.instant(), true, 0, out) })
+		}
+		p.stray = false
 	case stepMessage:
 		id := w.messages[i]
 		w.messages[i] = 0
@@ -319,9 +308,7 @@ func (m *model) apply(w *world, s step) {
 	case stepTimer:
 		m.step(w, i, claim.Event{Kind: claim.Timer, Unused: m.unused(w, i)})
 	case stepHeartbeat:
-		p := &w.keepers[i]
-		p.due, p.beat = false, w.tick
-		p.heartbeat = slot{call: m.srv.call(call{script: heartbeat, requests: m.waiters(w, i)}), sent: w.tick}
+		m.beat(w, i)
 	case stepCrash, stepFreeze:
 		w.crashes--
 		m.stop(w, i, s.kind == stepCrash)
@@ -330,7 +317,9 @@ func (m *model) apply(w *world, s step) {
 		m.dropMessages(w, i)
 		m.subscriptionChanged(w, i, false)
 	case stepSubscribe:
-		w.keepers[i].due = true
+		if m.queued(w, i) != 0 {
+			w.allBy(i, w.instant())
+		}
 		m.subscriptionChanged(w, i, true)
 	case stepOpen:
 		m.open(w, i)

@@ -31,6 +31,7 @@ type request struct {
 	handedOn  bool          // the fast script that hands on has been sent
 	broken    bool          // somebody has ended it at the server
 	weak      bool          // its holder relies on no more than a read lease: it is being converted, or that was given up
+	queued    bool          // it is in the queue of its keeper
 	retention retention
 }
 
@@ -60,9 +61,7 @@ type keeper struct {
 	state      keeperState
 	subscribed bool  // as the server sees it
 	epoch      uint8 // of the subscription; odd while there is one
-	due        bool  // a heartbeat is to be sent at once
-	beat       int8  // tick of the last one
-	heartbeat  slot
+	waiters    waiters
 }
 
 // world is a state of everything. It is compared and hashed as a value.
@@ -143,14 +142,15 @@ func (c *config) initial() world {
 // model computes transitions.
 type model struct {
 	*config
-	srv   *server
-	terms claim.Rules
+	srv     *server
+	terms   claim.Rules
+	retryIn int64 // of the reply to the request that is being told of it
 }
 
 func newModel(c *config) *model {
 	srv := newServer(c.set, c.tokens(), c.change)
 	srv.origin = c.origin
-	return &model{c, srv, claim.Rules{
+	return &model{config: c, srv: srv, terms: claim.Rules{
 		TTL: ttl, ClaimTTL: claimTTL, HeartbeatTimeout: ms(heartbeatTTL), MetadataTTL: ms(metadataTTL),
 	}}
 }
@@ -230,7 +230,7 @@ func (m *model) dropMessages(w *world, k int) {
 func (m *model) stop(w *world, k int, crash bool) {
 	p := &w.keepers[k]
 	m.dropMessages(w, k)
-	m.leaveLate(w, &p.heartbeat)
+	m.leaveLate(w, &p.waiters.heartbeat)
 	for r := range m.requests {
 		q := &w.requests[r]
 		if m.keeperOf[r] != k {
@@ -265,8 +265,8 @@ func (m *model) problem(w *world) string {
 		if w.requests[r].retention.passing {
 			return fmt.Sprintf("somebody is admitted by the lease of %s after its recall, which the keeper must have known", requestName(r))
 		}
-		if x := &w.requests[r].retention; isAlone(m.flags[r]) && x.inside() > 1 {
-			return fmt.Sprintf("%d are inside by the lease of %s, which is for one", x.inside(), requestName(r))
+		if n := m.inside(w, r); isAlone(m.flags[r]) && n > 1 {
+			return fmt.Sprintf("%d are inside by the lease of %s, which is for one", n, requestName(r))
 		}
 		q := &w.requests[r]
 		if q.phase == over && data.known&(1<<r) != 0 {
