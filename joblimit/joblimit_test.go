@@ -116,6 +116,7 @@ func TestRetain(t *testing.T) {
 			if err := here.Do(t.Context(), "a", nothing); err != nil {
 				t.Fatal(err)
 			}
+			synctest.Wait() // the first one has made the keeper subscribe
 		}
 		if inside < 8 {
 			t.Errorf("%d of 10 jobs were let in without a round trip", inside)

@@ -12,6 +12,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/alicebob/miniredis/v2/server"
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/redis/go-redis/v9"
@@ -36,30 +37,19 @@ func TestCancelDuringReplicaAckReleasesGrant(t *testing.T) {
 		return false
 	})
 	rdb := redis.NewClient(&redis.Options{Addr: m.Addr()})
-	k, err := lockkeeper.New(rdb, &lockkeeper.Options{ReplicaAck: lockkeeper.ReplicaAck{Replicas: 1}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	k := must.Get(lockkeeper.New(rdb, &lockkeeper.Options{ReplicaAck: lockkeeper.ReplicaAck{Replicas: 1}}))(t)
 	defer func() { _ = rdb.Close() }()
-	l, err := mutex.New(k, "x", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(mutex.New(k, "x", nil))(t)
 	// Opens connections and loads scripts.
-	lease, err := l.Lock(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := lease.Release(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	lease := must.Get(l.Lock(context.Background()))(t)
+	must.OK(t, lease.Release(context.Background()))
 	acquires.Store(0) // the request itself is of the fast script; acquire repeats it for the replicas
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
 		<-late
 		cancel()
 	}()
-	if _, err = l.Lock(ctx); !errors.Is(err, context.Canceled) {
+	if _, err := l.Lock(ctx); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
 	for end := time.Now().Add(10 * time.Second); m.Exists("lock:x"); time.Sleep(time.Millisecond) { // it is released in the background
@@ -69,9 +59,7 @@ func TestCancelDuringReplicaAckReleasesGrant(t *testing.T) {
 		}
 	}
 	close(gone)
-	if err := k.Close(); err != nil { // it waits for releases under way
-		t.Error(err)
-	}
+	must.Report(t, k.Close()) // it waits for releases under way
 	if owner, err := m.Get("lock:x"); err == nil {
 		t.Errorf("the lock is held by %s for %v more, which nobody has", owner, m.TTL("lock:x"))
 	}
@@ -104,10 +92,7 @@ func TestReplicaAckMajorityIsPerPrimary(t *testing.T) {
 		}, nil
 	}})
 	defer func() { _ = rdb.Close() }()
-	k, err := lockkeeper.New(rdb, &lockkeeper.Options{ReplicaAck: lockkeeper.ReplicaAck{Majority: true}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	k := must.Get(lockkeeper.New(rdb, &lockkeeper.Options{ReplicaAck: lockkeeper.ReplicaAck{Majority: true}}))(t)
 	defer func() { _ = k.Close() }()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
@@ -135,13 +120,9 @@ func TestReplicaAckMajorityIsPerPrimary(t *testing.T) {
 			return err
 		}
 	}
-	if err := try(1); err != nil {
-		t.Fatalf("the primary with one replica: %v", err)
-	}
-	if err := try(0); err != nil {
-		t.Fatalf("the primary with three: %v", err)
-	}
-	if err := try(1); err != nil {
-		t.Errorf("the primary with one replica, again: %v", err)
+	for _, primary := range []int{1, 0, 1} {
+		if err := try(primary); err != nil {
+			t.Fatalf("the primary with %d replicas: %v", counts[primary], err)
+		}
 	}
 }

@@ -2,7 +2,6 @@ package mutex_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/testing/benchmarks"
@@ -17,14 +16,6 @@ func BenchmarkUncontended(b *testing.B) { benchmarks.Uncontended(b, locker) }
 
 func BenchmarkAcknowledged(b *testing.B) { benchmarks.Acknowledged(b, locker) }
 
-func BenchmarkUncontendedParallel(b *testing.B) { benchmarks.UncontendedParallel(b, locker) }
-
 func BenchmarkHandoff(b *testing.B) { benchmarks.Handoff(b, locker, 1, 64) }
 
 func BenchmarkContended(b *testing.B) { benchmarks.Contended(b, locker, 8, 64) }
-
-func BenchmarkRenewal(b *testing.B) {
-	benchmarks.Renewal(b, func(k *lockkeeper.Keeper, name string) (benchmarks.Locker, error) {
-		return mutex.New(k, name, &mutex.Options{TTL: 3 * time.Second})
-	}, 100, 10000)
-}

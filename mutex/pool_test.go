@@ -11,6 +11,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/fair"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/redis/go-redis/v9"
@@ -62,10 +63,7 @@ func exhaustedPool(t *testing.T, rdb redis.UniversalClient, nodesOf func(context
 	t.Cleanup(func() { _ = rdb.Close() })
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	k, err := lockkeeper.New(rdb, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	k := must.Get(lockkeeper.New(rdb, nil))(t)
 	defer func() { _ = k.Close() }()
 	lock := func(format string, args ...any) *mutex.Mutex {
 		m, err := mutex.New(k, fmt.Sprintf(format, args...), &mutex.Options{TTL: 2 * time.Second})
@@ -75,28 +73,20 @@ func exhaustedPool(t *testing.T, rdb redis.UniversalClient, nodesOf func(context
 		return m
 	}
 
-	nodes, err := nodesOf(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodes := must.Get(nodesOf(ctx))(t)
 	before := make([]redis.PoolStats, len(nodes))
 	for i, node := range nodes {
 		size := node.Options().PoolSize
 		for range size {
 			conn := node.Conn() // taken until it is closed, as by a blocking command
 			defer func() { _ = conn.Close() }()
-			if err := conn.Ping(ctx).Err(); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, conn.Ping(ctx).Err())
 		}
 		before[i] = *node.PoolStats()
 	}
 	var leases []*lockkeeper.Lease
 	for i := range 300 {
-		lease, err := lock("held %d", i).Lock(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		lease := must.Get(lock("held %d", i).Lock(ctx))(t)
 		leases = append(leases, lease)
 	}
 	var slowest, pairs atomic.Int64
@@ -127,17 +117,12 @@ func exhaustedPool(t *testing.T, rdb redis.UniversalClient, nodesOf func(context
 		})
 	}
 	workers.Wait()
-	watched, err := fair.New(k, "watched", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	watched := must.Get(fair.New(k, "watched", nil))(t)
 	if _, err := watched.Waiters(ctx); err != nil {
 		t.Error(err)
 	}
 	for _, lease := range leases {
-		if err := lease.Release(ctx); err != nil {
-			t.Error(err)
-		}
+		must.Report(t, lease.Release(ctx))
 	}
 	t.Logf("%d pairs, the slowest took %v", pairs.Load(), time.Duration(slowest.Load()))
 	if d := time.Duration(slowest.Load()); d > 4*time.Second { // the machine may be busy; go-redis waits 6 s for a connection of its pool

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/mutex"
 )
@@ -13,15 +14,9 @@ import (
 // retainedMutex returns a mutex whose lease the process retains.
 func retainedMutex(b *testing.B) *mutex.Mutex {
 	b.Helper()
-	k, err := lockkeeper.New(redistest.Start(b).Client(), nil)
-	if err != nil {
-		b.Fatal(err)
-	}
+	k := must.Get(lockkeeper.New(redistest.Start(b).Client(), nil))(b)
 	b.Cleanup(func() { _ = k.Close() })
-	m, err := mutex.New(k, "x", &mutex.Options{Retain: true})
-	if err != nil {
-		b.Fatal(err)
-	}
+	m := must.Get(mutex.New(k, "x", &mutex.Options{Retain: true}))(b)
 	for range 1000 {
 		lockOnce(b, m)
 	}

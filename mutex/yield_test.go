@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/redis/go-redis/v9"
@@ -40,10 +41,7 @@ func shareKey(t *testing.T, keepers int, o *mutex.Options) (ours, theirs int) {
 		}
 		var all sync.WaitGroup
 		for range keepers {
-			m, err := mutex.New(s.Keeper(t, &lockkeeper.Options{HeartbeatInterval: 100 * time.Millisecond}), "shared", o)
-			if err != nil {
-				t.Fatal(err)
-			}
+			m := must.Get(mutex.New(s.Keeper(t, &lockkeeper.Options{HeartbeatInterval: 100 * time.Millisecond}), "shared", o))(t)
 			all.Go(func() {
 				for {
 					lease, err := m.Lock(ctx)
@@ -51,9 +49,7 @@ func shareKey(t *testing.T, keepers int, o *mutex.Options) (ours, theirs int) {
 						return
 					}
 					turn(&ours)
-					if err := lease.Release(t.Context()); err != nil {
-						t.Error(err)
-					}
+					must.Report(t, lease.Release(t.Context()))
 				}
 			})
 		}
@@ -64,9 +60,7 @@ func shareKey(t *testing.T, keepers int, o *mutex.Options) (ours, theirs int) {
 				time.Sleep(50*time.Millisecond + time.Duration(delays.Int64N(int64(100*time.Millisecond)))) // as redsync does
 				if err := client.SetArgs(ctx, "lock:shared", "theirs", redis.SetArgs{Mode: "NX", TTL: time.Minute}).Err(); err == nil {
 					turn(&theirs)
-					if err := client.Del(t.Context(), "lock:shared").Err(); err != nil {
-						t.Error(err)
-					}
+					must.Report(t, client.Del(t.Context(), "lock:shared").Err())
 				}
 			}
 		})
@@ -94,17 +88,11 @@ func TestKeyIsLeftFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const yield = 100 * time.Millisecond
 		s := lockkeepertest.New(t)
-		yields, err1 := mutex.New(s.Keeper(t, nil), "x", &mutex.Options{Yield: yield})
-		other, err2 := mutex.New(s.Keeper(t, nil), "x", nil)
-		if err := errors.Join(err1, err2); err != nil {
-			t.Fatal(err)
-		}
+		yields := must.Get(mutex.New(s.Keeper(t, nil), "x", &mutex.Options{Yield: yield}))(t)
+		other := must.Get(mutex.New(s.Keeper(t, nil), "x", nil))(t)
 		// after returns how long it takes until the mutex is granted to another keeper, which waits already or comes then.
 		after := func(waits bool) time.Duration {
-			lease, err := yields.Lock(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			lease := must.Get(yields.Lock(t.Context()))(t)
 			granted := make(chan time.Time, 1)
 			lock := func() {
 				lease, err := other.Lock(t.Context())
@@ -112,9 +100,7 @@ func TestKeyIsLeftFree(t *testing.T) {
 					t.Error(err)
 				}
 				at := time.Now()
-				if err := lease.Release(t.Context()); err != nil {
-					t.Error(err)
-				}
+				must.Report(t, lease.Release(t.Context()))
 				granted <- at
 			}
 			if waits {
@@ -122,9 +108,7 @@ func TestKeyIsLeftFree(t *testing.T) {
 				synctest.Wait()
 			}
 			released := time.Now()
-			if err := lease.Release(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, lease.Release(t.Context()))
 			if !waits {
 				go lock()
 			}
@@ -139,20 +123,12 @@ func TestKeyIsLeftFree(t *testing.T) {
 			}
 			time.Sleep(9 * yield)
 		}
-		lease, err := yields.Lock(t.Context())
-		if err := errors.Join(err, lease.Release(t.Context())); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, must.Get(yields.Lock(t.Context()))(t).Release(t.Context()))
 		if _, err := other.TryLock(t.Context()); !errors.Is(err, lockkeeper.ErrNotAcquired) {
 			t.Errorf("TryLock while the key is left free: %v", err)
 		}
 		time.Sleep(yield)
-		if lease, err = other.TryLock(t.Context()); err != nil {
-			t.Fatalf("TryLock afterwards: %v", err)
-		}
-		if err := lease.Release(t.Context()); err != nil {
-			t.Error(err)
-		}
+		must.OK(t, must.Get(other.TryLock(t.Context()))(t).Release(t.Context()))
 	})
 }
 

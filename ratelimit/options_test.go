@@ -2,29 +2,53 @@ package ratelimit_test
 
 import (
 	"errors"
+	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/ratelimit"
 	"github.com/redis/go-redis/v9"
 )
 
+// unconnected returns keepers without a server, of which one waits for a replica.
+func unconnected(t *testing.T) (k, slow *lockkeeper.Keeper) {
+	t.Helper()
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	k = must.Get(lockkeeper.New(rdb, nil))(t)
+	slow = must.Get(lockkeeper.New(rdb, &lockkeeper.Options{ReplicaAck: lockkeeper.ReplicaAck{Replicas: 1, Timeout: 8 * time.Second}}))(t)
+	t.Cleanup(func() { _ = errors.Join(k.Close(), slow.Close(), rdb.Close()) })
+	return k, slow
+}
+
+// requireNew calls a constructor. It must succeed if names is empty; otherwise its error has that. It must not change the options.
+func requireNew[O comparable](t *testing.T, call string, opts *O, names string, open func() (limiter any, err error)) {
+	t.Helper()
+	var before O
+	if opts != nil {
+		before = *opts
+	}
+	l, err := open()
+	if opts != nil && *opts != before {
+		t.Errorf("%s has changed its options from %+v", call, before)
+	}
+	made := !reflect.ValueOf(l).IsNil()
+	switch {
+	case names == "":
+		if err != nil || !made {
+			t.Errorf("%s: %v", call, err)
+		}
+	case made || !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), names):
+		t.Errorf("%s: %v, want an ErrInvalid that names %q", call, err, names)
+	}
+}
+
 // TestInvalidOptionsRejected: each error names what is wrong. Nothing is sent, so no server is needed.
 func TestInvalidOptionsRejected(t *testing.T) {
-	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
-	defer func() { _ = rdb.Close() }()
-	k, err := lockkeeper.New(rdb, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = k.Close() }()
-	slow, err := lockkeeper.New(rdb, &lockkeeper.Options{ReplicaAck: lockkeeper.ReplicaAck{Replicas: 1, Timeout: 8 * time.Second}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = slow.Close() }()
+	k, slow := unconnected(t)
 	const year = 365 * 24 * time.Hour
 	type options = ratelimit.Options
 	for _, x := range []struct {
@@ -56,39 +80,16 @@ func TestInvalidOptionsRejected(t *testing.T) {
 		{slow, 1, 9 * time.Second, nil, ""},
 		{nil, 1, time.Second, nil, "keeper is nil"},
 	} {
-		var before options
-		if x.opts != nil {
-			before = *x.opts
-		}
-		l, err := ratelimit.New(x.keeper, "x", x.limit, x.window, x.opts)
-		if x.opts != nil && *x.opts != before {
-			t.Errorf("New(%d, %v, %+v) has changed its options to %+v", x.limit, x.window, before, *x.opts)
-		}
-		switch {
-		case x.names == "":
-			if err != nil || l == nil {
-				t.Errorf("New(%d, %v, %+v): %v", x.limit, x.window, before, err)
-			}
-		case l != nil || !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), x.names):
-			t.Errorf("New(%d, %v, %+v): %v, want an ErrInvalid that names %q", x.limit, x.window, before, err, x.names)
-		}
+		requireNew(t, fmt.Sprintf("New(%d, %v, %+v)", x.limit, x.window, x.opts), x.opts, x.names, func() (any, error) {
+			l, err := ratelimit.New(x.keeper, "x", x.limit, x.window, x.opts)
+			return l, err
+		})
 	}
 }
 
 // TestInvalidConcurrentOptionsRejected is the same for NewConcurrent.
 func TestInvalidConcurrentOptionsRejected(t *testing.T) {
-	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
-	defer func() { _ = rdb.Close() }()
-	k, err := lockkeeper.New(rdb, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = k.Close() }()
-	slow, err := lockkeeper.New(rdb, &lockkeeper.Options{ReplicaAck: lockkeeper.ReplicaAck{Replicas: 1, Timeout: 8 * time.Second}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = slow.Close() }()
+	k, slow := unconnected(t)
 	type options = ratelimit.ConcurrentOptions
 	for _, x := range []struct {
 		keeper        *lockkeeper.Keeper
@@ -113,21 +114,9 @@ func TestInvalidConcurrentOptionsRejected(t *testing.T) {
 		{slow, 1, time.Second, 1, nil, ""},
 		{nil, 1, time.Second, 1, nil, "keeper is nil"},
 	} {
-		var before options
-		if x.opts != nil {
-			before = *x.opts
-		}
-		l, err := ratelimit.NewConcurrent(x.keeper, "x", x.limit, x.window, x.maxConcurrent, x.opts)
-		if x.opts != nil && *x.opts != before {
-			t.Errorf("NewConcurrent(%d, %v, %d, %+v) has changed its options to %+v", x.limit, x.window, x.maxConcurrent, before, *x.opts)
-		}
-		switch {
-		case x.names == "":
-			if err != nil || l == nil {
-				t.Errorf("NewConcurrent(%d, %v, %d, %+v): %v", x.limit, x.window, x.maxConcurrent, before, err)
-			}
-		case l != nil || !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), x.names):
-			t.Errorf("NewConcurrent(%d, %v, %d, %+v): %v, want an ErrInvalid that names %q", x.limit, x.window, x.maxConcurrent, before, err, x.names)
-		}
+		requireNew(t, fmt.Sprintf("NewConcurrent(%d, %v, %d, %+v)", x.limit, x.window, x.maxConcurrent, x.opts), x.opts, x.names, func() (any, error) {
+			l, err := ratelimit.NewConcurrent(x.keeper, "x", x.limit, x.window, x.maxConcurrent, x.opts)
+			return l, err
+		})
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/ratelimit"
 )
@@ -18,10 +19,7 @@ func pair(t *testing.T, o *ratelimit.Options) (a, b *ratelimit.Limiter) {
 	t.Helper()
 	s := lockkeepertest.New(t)
 	for _, l := range []**ratelimit.Limiter{&a, &b} {
-		var err error
-		if *l, err = ratelimit.New(s.Keeper(t, nil), "api", 10, time.Second, o); err != nil {
-			t.Fatal(err)
-		}
+		*l = must.Get(ratelimit.New(s.Keeper(t, nil), "api", 10, time.Second, o))(t)
 	}
 	return a, b
 }
@@ -35,18 +33,14 @@ func requireAvailable(t *testing.T, l *ratelimit.Limiter, want int) {
 
 func requirePause(t *testing.T, l *ratelimit.Limiter, d time.Duration) {
 	t.Helper()
-	if err := l.Pause(t.Context(), d); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, l.Pause(t.Context(), d))
 }
 
 func TestPauseHoldsBackAllProcesses(t *testing.T) {
 	for _, pause := range []time.Duration{time.Millisecond, 300 * time.Millisecond, time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
 			a, b := pair(t, nil)
-			if err := b.Wait(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, b.Wait(t.Context()))
 			start := time.Now()
 			requirePause(t, a, pause)
 			r, err := b.Allow(t.Context())
@@ -66,9 +60,7 @@ func TestPauseHoldsBackAllProcesses(t *testing.T) {
 					t.Errorf("the refusal took %v", d)
 				}
 			}
-			if err := b.Wait(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, b.Wait(t.Context()))
 			if d := time.Since(start); d < pause || d > pause+100*time.Millisecond {
 				t.Errorf("a permit came after %v, the pause is %v", d, pause)
 			}
@@ -85,9 +77,7 @@ func TestPauseHoldsBackAllProcesses(t *testing.T) {
 func TestWaitersKeepOrderInPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := pair(t, nil)
-		if err := a.WaitN(t.Context(), 10); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, a.WaitN(t.Context(), 10))
 		start := time.Now()
 		served := make(chan int, 3)
 		for i, l := range []*ratelimit.Limiter{a, b, a} {
@@ -95,9 +85,7 @@ func TestWaitersKeepOrderInPause(t *testing.T) {
 				requirePause(t, b, time.Minute)
 			}
 			go func() {
-				if err := l.WaitN(t.Context(), 10); err != nil {
-					t.Error(err)
-				}
+				must.Report(t, l.WaitN(t.Context(), 10))
 				if d := time.Since(start); d < time.Minute+time.Duration(i)*time.Second {
 					t.Errorf("waiter %d was served after %v", i, d)
 				}
@@ -127,39 +115,22 @@ func TestResume(t *testing.T) {
 			t.Fatalf("Wait returned in the pause: %v", err)
 		default:
 		}
-		if err := a.Resume(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if err := <-done; err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, a.Resume(t.Context()))
+		must.OK(t, <-done)
 		if d := time.Since(start); d > time.Hour+100*time.Millisecond {
 			t.Errorf("the waiter was served %v after Resume", d-time.Hour)
 		}
-		if err := a.Resume(t.Context()); err != nil { // there is none
-			t.Error(err)
-		}
+		must.Report(t, a.Resume(t.Context())) // there is none
 	})
 }
 
 func TestPauseKeepsLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := lockkeepertest.New(t)
-		a, err := ratelimit.NewConcurrent(s.Keeper(t, nil), "api", 10, time.Second, 2, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		b, err := ratelimit.NewConcurrent(s.Keeper(t, nil), "api", 10, time.Second, 2, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		lease, err := a.Acquire(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := b.Pause(t.Context(), 10*time.Minute); err != nil {
-			t.Fatal(err)
-		}
+		a := must.Get(ratelimit.NewConcurrent(s.Keeper(t, nil), "api", 10, time.Second, 2, nil))(t)
+		b := must.Get(ratelimit.NewConcurrent(s.Keeper(t, nil), "api", 10, time.Second, 2, nil))(t)
+		lease := must.Get(a.Acquire(t.Context()))(t)
+		must.OK(t, b.Pause(t.Context(), 10*time.Minute))
 		time.Sleep(5 * time.Minute) // ten ttls
 		if err := lease.Err(); err != nil {
 			t.Errorf("the lease ended in the pause: %v", err)
@@ -168,9 +139,7 @@ func TestPauseKeepsLeases(t *testing.T) {
 		if _, err := b.TryAcquire(t.Context()); !errors.As(err, &limited) || limited.RetryAfter > 5*time.Minute || limited.RetryAfter < 299*time.Second {
 			t.Errorf("%v, want a LimitedError of 5m", err)
 		}
-		if err := lease.Release(t.Context()); err != nil {
-			t.Error(err)
-		}
+		must.Report(t, lease.Release(t.Context()))
 	})
 }
 
@@ -195,10 +164,7 @@ func TestPauseBounds(t *testing.T) {
 func TestPauseWithoutReply(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := lockkeepertest.New(t)
-		l, err := ratelimit.New(s.Keeper(t, nil), "api", 10, time.Second, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(ratelimit.New(s.Keeper(t, nil), "api", 10, time.Second, nil))(t)
 		requireAvailable(t, l, 10)
 		s.Unreachable()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)

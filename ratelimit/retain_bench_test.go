@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/ratelimit"
 )
@@ -14,14 +15,9 @@ import (
 func retained(b *testing.B, limit int) (l *ratelimit.Limiter, calls func() float64) {
 	b.Helper()
 	server := redistest.Start(b)
-	k, err := lockkeeper.New(server.Client(), nil)
-	if err != nil {
-		b.Fatal(err)
-	}
+	k := must.Get(lockkeeper.New(server.Client(), nil))(b)
 	b.Cleanup(func() { _ = k.Close() })
-	if l, err = ratelimit.New(k, "x", limit, time.Second, &ratelimit.Options{Retain: true}); err != nil {
-		b.Fatal(err)
-	}
+	l = must.Get(ratelimit.New(k, "x", limit, time.Second, &ratelimit.Options{Retain: true}))(b)
 	for range 1000 {
 		allowed(b, l)
 	}

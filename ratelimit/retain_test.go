@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/admin"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/ratelimit"
 )
@@ -35,10 +36,7 @@ func ahead(t *testing.T, limit, processes int) (*lockkeepertest.Server, []*count
 				c.roundTrip.Add(1)
 			}
 		}}})
-		var err error
-		if c.Limiter, err = ratelimit.New(c.keeper, "api", limit, time.Second, &ratelimit.Options{Retain: true}); err != nil {
-			t.Fatal(err)
-		}
+		c.Limiter = must.Get(ratelimit.New(c.keeper, "api", limit, time.Second, &ratelimit.Options{Retain: true}))(t)
 		list[i] = c
 	}
 	return s, list
@@ -60,10 +58,7 @@ func (c *counted) allows(t *testing.T, calls int) (n int) {
 		}
 	}()
 	for range calls {
-		r, err := c.Allow(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(c.Allow(t.Context()))(t)
 		if r.Allowed {
 			n++
 		}
@@ -74,29 +69,29 @@ func (c *counted) allows(t *testing.T, calls int) (n int) {
 	return n
 }
 
+// grants checks how many of so many calls are allowed.
+func (c *counted) grants(t *testing.T, when string, calls, want int) {
+	t.Helper()
+	if n := c.allows(t, calls); n != want {
+		t.Errorf("%s: %d of %d calls were allowed, want %d", when, n, calls, want)
+	}
+}
+
 func TestRetainDecidesInside(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, l := ahead(t, 1000, 1)
-		if n := l[0].allows(t, 1000); n != 1000 {
-			t.Errorf("%d of the limit were granted at once", n)
-		}
+		l[0].grants(t, "at once", 1000, 1000)
 		if n := l[0].inside.Load(); n < 980 {
 			t.Errorf("%d of 1000 grants were decided inside", n)
 		}
-		if n := l[0].allows(t, 1000); n != 0 {
-			t.Errorf("%d more than the limit were granted", n)
-		}
+		l[0].grants(t, "above the limit", 1000, 0)
 		if n := l[0].inside.Load(); n < 1970 {
 			t.Errorf("%d of 2000 decisions were made inside", n)
 		}
 		time.Sleep(time.Second - 1)
-		if n := l[0].allows(t, 10); n != 0 {
-			t.Errorf("%d were granted in the same window", n)
-		}
+		l[0].grants(t, "in the same window", 10, 0)
 		time.Sleep(2 * settling)
-		if n := l[0].allows(t, 1000); n != 1000 {
-			t.Errorf("%d of the limit were granted when a window and the time ahead had passed", n)
-		}
+		l[0].grants(t, "after a window and the time ahead", 1000, 1000)
 	})
 }
 
@@ -110,9 +105,7 @@ func TestRetainOfFewCalls(t *testing.T) {
 			}
 			time.Sleep(2 * settling)
 		}
-		if n := l[1].allows(t, 20); n != 5 {
-			t.Errorf("another process gets %d of 5", n)
-		}
+		l[1].grants(t, "in another process", 20, 5)
 		if n := l[0].inside.Load(); n != 0 {
 			t.Errorf("%d were granted inside", n)
 		}
@@ -126,23 +119,13 @@ func TestRetainPause(t *testing.T) {
 		l[0].allows(t, 50)
 		l[1].allows(t, 50)
 		requirePause(t, l[0].Limiter, 10*time.Second)
-		if n := l[0].allows(t, 10); n != 0 {
-			t.Errorf("%d were granted by the process that pauses", n)
-		}
+		l[0].grants(t, "by the process that pauses", 10, 0)
 		time.Sleep(settling)
-		if n := l[1].allows(t, 10); n != 0 {
-			t.Errorf("%d were granted by another process", n)
-		}
-		if err := l[0].Resume(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if n := l[0].allows(t, 10); n != 10 {
-			t.Errorf("%d of 10 were granted after Resume", n)
-		}
+		l[1].grants(t, "by another process", 10, 0)
+		must.OK(t, l[0].Resume(t.Context()))
+		l[0].grants(t, "after Resume", 10, 10)
 		time.Sleep(settling)
-		if n := l[1].allows(t, 10); n != 10 {
-			t.Errorf("%d of 10 were granted by another process after Resume", n)
-		}
+		l[1].grants(t, "by another process after Resume", 10, 10)
 	})
 }
 
@@ -150,9 +133,7 @@ func TestRetainPause(t *testing.T) {
 func TestRetainForgetsAnswersUnderWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, l := ahead(t, 1000, 1)
-		if err := l[0].Resume(t.Context()); err != nil { // the server knows the script from now on
-			t.Fatal(err)
-		}
+		must.OK(t, l[0].Resume(t.Context())) // the server knows the script from now on
 		l[0].allows(t, 50)
 		time.Sleep(settling)
 		const answer = 5 * time.Millisecond
@@ -167,9 +148,7 @@ func TestRetainForgetsAnswersUnderWay(t *testing.T) {
 		if d := time.Since(start); d < 2*answer {
 			t.Errorf("granted after %v, by the answer that was under way when Resume returned", d)
 		}
-		if err := <-resumed; err != nil {
-			t.Error(err)
-		}
+		must.Report(t, <-resumed)
 		s.Restore()
 		l[0].allows(t, 100)
 		synctest.Wait()                                        // nothing is being given back
@@ -180,10 +159,7 @@ func TestRetainForgetsAnswersUnderWay(t *testing.T) {
 // taken returns how many permits are taken of the window.
 func taken(t *testing.T, l *counted) (n int) {
 	t.Helper()
-	holders, err := l.Holders(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	holders := must.Get(l.Holders(t.Context()))(t)
 	for _, h := range holders {
 		n += h.Permits
 	}
@@ -193,9 +169,7 @@ func taken(t *testing.T, l *counted) (n int) {
 func TestRetainSetLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, l := ahead(t, 100, 2)
-		if err := l[0].SetLimit(t.Context(), 10); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, l[0].SetLimit(t.Context(), 10))
 		if n := l[0].allows(t, 50) + l[1].allows(t, 50); n != 10 {
 			t.Errorf("%d of 10 were granted", n)
 		}
@@ -207,16 +181,10 @@ func TestRetainSetLimit(t *testing.T) {
 		if _, err := l[1].AllowN(t.Context(), 11); !errors.Is(err, ratelimit.ErrAboveLimit) {
 			t.Errorf("AllowN above the limit in force: %v", err)
 		}
-		if err := l[0].SetLimit(t.Context(), 100); err != nil {
-			t.Fatal(err)
-		}
-		if n := l[0].allows(t, 20); n != 20 {
-			t.Errorf("%d of 20 were granted after the limit was raised", n)
-		}
+		must.OK(t, l[0].SetLimit(t.Context(), 100))
+		l[0].grants(t, "after the limit was raised", 20, 20)
 		time.Sleep(settling)
-		if n := l[1].allows(t, 20); n != 20 {
-			t.Errorf("%d of 20 were granted by another process after the limit was raised", n)
-		}
+		l[1].grants(t, "by another process after the limit was raised", 20, 20)
 	})
 }
 
@@ -225,9 +193,7 @@ func TestRetainAboveLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, l := ahead(t, 100, 2)
 		l[0].allows(t, 50)
-		if err := l[1].SetLimit(t.Context(), 10); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, l[1].SetLimit(t.Context(), 10))
 		time.Sleep(settling) // the first block is over, and the demand is known
 		s.SlowAnswers(5 * time.Millisecond)
 		failed := make(chan error, 1)
@@ -263,9 +229,7 @@ func TestRetainWaits(t *testing.T) {
 		for {
 			select {
 			case err := <-granted:
-				if err != nil {
-					t.Error(err)
-				}
+				must.Report(t, err)
 				return
 			default:
 			}
@@ -277,13 +241,43 @@ func TestRetainWaits(t *testing.T) {
 	})
 }
 
+// TestRetainRefusalSaysWhen: a refusal that is made inside says as well when the call could be allowed, which the server has said.
+func TestRetainRefusalSaysWhen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, l := ahead(t, 2, 1)
+		l[0].grants(t, "at first", 2, 2)
+		free := time.Now().Add(time.Second)
+		for range 5 {
+			r, err := l[0].Allow(t.Context())
+			if at := time.Now().Add(r.RetryAfter); err != nil || r.Allowed || at.Before(free) || at.After(free.Add(2*settling)) {
+				t.Errorf("%v before the next permit: %+v, %v", time.Until(free), r, err)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		if l[0].inside.Load() == 0 {
+			t.Error("nothing was refused inside")
+		}
+	})
+}
+
+// TestRetainReportsWaitsOnce: a call that waits, though permits were refused inside, is one call to observers.
+func TestRetainReportsWaitsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, l := ahead(t, 2, 1)
+		l[0].grants(t, "at first", 5, 2)
+		before := l[0].told()
+		must.Report(t, l[0].Wait(t.Context()))
+		if told := l[0].told() - before; told != 1 {
+			t.Errorf("the observer was told of %d calls, want 1", told)
+		}
+	})
+}
+
 // TestRetainKeepsTheQueue: no process takes a block past a waiter of another one, nor grants the rest of its own past one of its own.
 func TestRetainKeepsTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, l := ahead(t, 20, 2)
-		if n := l[1].allows(t, 8); n != 8 {
-			t.Fatalf("%d of 8 were granted", n)
-		}
+		l[1].grants(t, "at first", 8, 8)
 		n, before := 0, taken(t, l[0])
 		for taken(t, l[0])-before <= n { // until there is a block, of which something is left
 			n += l[0].allows(t, 1)
@@ -291,16 +285,10 @@ func TestRetainKeepsTheQueue(t *testing.T) {
 		granted := make(chan error, 1)
 		go func() { granted <- l[0].WaitN(t.Context(), 20) }()
 		synctest.Wait()
-		if n := l[0].allows(t, 4); n != 0 {
-			t.Errorf("%d were granted past a waiter of the process", n)
-		}
+		l[0].grants(t, "past a waiter of the process", 4, 0)
 		time.Sleep(settling) // blocks are over
-		if n := l[1].allows(t, 8); n != 0 {
-			t.Errorf("%d were granted past a waiter of another process", n)
-		}
-		if err := <-granted; err != nil {
-			t.Error(err)
-		}
+		l[1].grants(t, "past a waiter of another process", 8, 0)
+		must.Report(t, <-granted)
 	})
 }
 
@@ -308,10 +296,7 @@ func TestRetainKeepsTheQueue(t *testing.T) {
 func TestRetainLimitsThatDiffer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, l := ahead(t, 20, 1)
-		lower, err := ratelimit.New(s.Keeper(t, nil), "api", 10, time.Second, &ratelimit.Options{Retain: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		lower := must.Get(ratelimit.New(s.Keeper(t, nil), "api", 10, time.Second, &ratelimit.Options{Retain: true}))(t)
 		all := 0
 		for range 40 {
 			all += l[0].allows(t, 1)
@@ -333,15 +318,11 @@ func TestRetainBreak(t *testing.T) {
 		_, l := ahead(t, 100, 1)
 		l[0].allows(t, 50)
 		before := taken(t, l[0])
-		if _, err := admin.Break(t.Context(), l[0].keeper, ratelimit.Kind, "api", &admin.BreakOptions{All: true}); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(admin.Break(t.Context(), l[0].keeper, ratelimit.Kind, "api", &admin.BreakOptions{All: true}))(t)
 		if n := taken(t, l[0]); n != before || n < 50 {
 			t.Errorf("%d are taken after a break, %d before", n, before)
 		}
-		if n := l[0].allows(t, 100); n != 50 {
-			t.Errorf("%d of 50 were granted after a break", n)
-		}
+		l[0].grants(t, "after a break", 100, 50)
 	})
 }
 
@@ -350,10 +331,7 @@ func TestRetainShowsBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, l := ahead(t, 1000, 1)
 		l[0].allows(t, 200)
-		holders, err := l[0].Holders(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		holders := must.Get(l[0].Holders(t.Context()))(t)
 		most, all := 0, 0
 		for _, h := range holders {
 			most, all = max(most, h.Permits), all+h.Permits
@@ -391,14 +369,10 @@ func TestRetainOutage(t *testing.T) {
 		}
 		s.Restore()
 		time.Sleep(10 * time.Second)
-		if n := l[0].allows(t, 1000); n != 1000 {
-			t.Errorf("%d were granted after the outage", n)
-		}
+		l[0].grants(t, "after the outage", 1000, 1000)
 		s.Flush(t)
 		time.Sleep(settling)
-		if n := l[0].allows(t, 1000); n != 1000 {
-			t.Errorf("%d were granted by a server that has lost its data", n)
-		}
+		l[0].grants(t, "by a server that has lost its data", 1000, 1000)
 	})
 }
 
@@ -406,9 +380,7 @@ func TestRetainClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, l := ahead(t, 1000, 1)
 		l[0].allows(t, 100)
-		if err := l[0].keeper.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, l[0].keeper.Close())
 		if r, err := l[0].Allow(t.Context()); !errors.Is(err, lockkeeper.ErrClosed) {
 			t.Errorf("%+v, %v", r, err)
 		}
@@ -425,10 +397,7 @@ func TestRetainSharesByName(t *testing.T) {
 		l[0].allows(t, 200)
 		before := l[0].roundTrip.Load()
 		for range 100 {
-			other, err := ratelimit.New(l[0].keeper, "api", 1000, time.Second, &ratelimit.Options{Retain: true})
-			if err != nil {
-				t.Fatal(err)
-			}
+			other := must.Get(ratelimit.New(l[0].keeper, "api", 1000, time.Second, &ratelimit.Options{Retain: true}))(t)
 			if r, err := other.Allow(t.Context()); err != nil || !r.Allowed {
 				t.Fatalf("%+v, %v", r, err)
 			}

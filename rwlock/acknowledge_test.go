@@ -10,6 +10,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/alicebob/miniredis/v2/server"
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/rwlock"
 	"github.com/redis/go-redis/v9"
 )
@@ -30,38 +31,22 @@ func TestUnacknowledgedConversionLosesLease(t *testing.T) {
 			})
 			keeper := func(o *lockkeeper.Options) *rwlock.Lock {
 				rdb := redis.NewClient(&redis.Options{Addr: m.Addr()})
-				k, err := lockkeeper.New(rdb, o)
-				if err != nil {
-					t.Fatal(err)
-				}
+				k := must.Get(lockkeeper.New(rdb, o))(t)
 				t.Cleanup(func() { _ = k.Close(); _ = rdb.Close() })
-				l, err := rwlock.New(k, "x", &rwlock.Options{TTL: 20 * time.Second, NoRenewal: true})
-				if err != nil {
-					t.Fatal(err)
-				}
-				return l
+				return must.Get(rwlock.New(k, "x", &rwlock.Options{TTL: 20 * time.Second, NoRenewal: true}))(t)
 			}
 			acknowledged := &lockkeeper.Options{ReplicaAck: lockkeeper.ReplicaAck{Replicas: 1, Timeout: 50 * time.Millisecond}}
 			l, other := keeper(acknowledged), keeper(nil)
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 			defer cancel()
+			acquire, convert := l.Lock, l.Downgrade
+			if how == "upgrade" {
+				acquire, convert = l.RLock, l.Upgrade
+			}
 			replicas.Store(1)
-			var old *lockkeeper.Lease
-			var err error
-			if how == "upgrade" {
-				old, err = l.RLock(ctx)
-			} else {
-				old, err = l.Lock(ctx)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			old := must.Get(acquire(ctx))(t)
 			replicas.Store(0)
-			if how == "upgrade" {
-				_, err = l.Upgrade(ctx, old)
-			} else {
-				_, err = l.Downgrade(ctx, old)
-			}
+			_, err := convert(ctx, old)
 			var not *lockkeeper.NotAcknowledgedError
 			if !errors.As(err, &not) {
 				t.Fatalf("%v", err)
@@ -69,13 +54,8 @@ func TestUnacknowledgedConversionLosesLease(t *testing.T) {
 			if err := old.Err(); !errors.Is(err, lockkeeper.ErrLost) {
 				t.Errorf("the old lease is still held: %v", err)
 			}
-			second, err := other.Lock(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := second.Release(ctx); err != nil {
-				t.Error(err)
-			}
+			second := must.Get(other.Lock(ctx))(t)
+			must.Report(t, second.Release(ctx))
 		})
 	}
 }
@@ -98,31 +78,18 @@ func TestConversionAwaitsReplicaAckAfterCancel(t *testing.T) {
 		return true
 	})
 	rdb := redis.NewClient(&redis.Options{Addr: m.Addr()})
-	k, err := lockkeeper.New(rdb, &lockkeeper.Options{ReplicaAck: lockkeeper.ReplicaAck{Replicas: 1}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	k := must.Get(lockkeeper.New(rdb, &lockkeeper.Options{ReplicaAck: lockkeeper.ReplicaAck{Replicas: 1}}))(t)
 	t.Cleanup(func() { _ = k.Close(); _ = rdb.Close() })
-	l, err := rwlock.New(k, "x", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lease, err := l.Lock(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(rwlock.New(k, "x", nil))(t)
+	lease := must.Get(l.Lock(t.Context()))(t)
 	for _, convert := range []func(context.Context, *lockkeeper.Lease) (*lockkeeper.Lease, error){l.Downgrade, l.Upgrade} {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		ends.Store(&cancel)
-		if lease, err = convert(ctx, lease); err != nil {
-			t.Fatal(err)
-		}
+		lease = must.Get(convert(ctx, lease))(t)
 		if err := lease.Err(); err != nil || ctx.Err() == nil {
 			t.Fatalf("the lease: %v, the context: %v", err, ctx.Err())
 		}
 	}
-	if err := lease.Release(t.Context()); err != nil {
-		t.Error(err)
-	}
+	must.Report(t, lease.Release(t.Context()))
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/rwlock"
 )
@@ -12,15 +13,9 @@ import (
 // retainedLock returns a lock whose read lease the process retains.
 func retainedLock(b *testing.B) *rwlock.Lock {
 	b.Helper()
-	k, err := lockkeeper.New(redistest.Start(b).Client(), nil)
-	if err != nil {
-		b.Fatal(err)
-	}
+	k := must.Get(lockkeeper.New(redistest.Start(b).Client(), nil))(b)
 	b.Cleanup(func() { _ = k.Close() })
-	l, err := rwlock.New(k, "x", &rwlock.Options{Retain: true})
-	if err != nil {
-		b.Fatal(err)
-	}
+	l := must.Get(rwlock.New(k, "x", &rwlock.Options{Retain: true}))(b)
 	for range 1000 {
 		readOnce(b, l)
 	}

@@ -11,7 +11,9 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/retaining"
+	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/rwlock"
 )
 
@@ -25,26 +27,33 @@ type retainer struct {
 	*rwlock.Lock
 }
 
+// newRetaining returns a lock whose reads a process may grant inside.
+func newRetaining(k *lockkeeper.Keeper, o retaining.Options) (*rwlock.Lock, retaining.Lock, error) {
+	l, err := rwlock.New(k, "x", &rwlock.Options{Retain: o.Retain, NoRenewal: o.NoRenewal, MaxLifetime: o.MaxLifetime})
+	return l, retaining.Lock{Inside: l.RLock, Alone: l.Lock, TryAlone: l.TryLock, Do: l.DoRead, Adopt: l.Adopt, Kind: rwlock.Kind}, err
+}
+
 // retains runs a test with two processes in virtual time. The first retains its leases.
 func retains(t *testing.T, test func(s *embedded.Server, p, other *retainer)) {
 	t.Helper()
 	var locks []*rwlock.Lock
-	retaining.Run(t, func(k *lockkeeper.Keeper, retain bool) (retaining.Lock, error) {
-		l, err := rwlock.New(k, "x", &rwlock.Options{Retain: retain})
+	retaining.Run(t, func(k *lockkeeper.Keeper, o retaining.Options) (retaining.Lock, error) {
+		l, lock, err := newRetaining(k, o)
 		locks = append(locks, l)
-		return retaining.Lock{Inside: l.RLock, Alone: l.Lock, TryAlone: l.TryLock}, err
+		return lock, err
 	}, func(s *embedded.Server, p, other *retaining.Process) {
 		test(s, &retainer{p, locks[0]}, &retainer{other, locks[1]})
 	})
 }
 
 func TestRetainedReads(t *testing.T) {
-	retaining.Test(t, func(k *lockkeeper.Keeper, retain bool) (retaining.Lock, error) {
-		l, err := rwlock.New(k, "x", &rwlock.Options{Retain: retain})
-		return retaining.Lock{Inside: l.RLock, Alone: l.Lock, TryAlone: l.TryLock}, err
+	retaining.Test(t, func(k *lockkeeper.Keeper, o retaining.Options) (retaining.Lock, error) {
+		_, lock, err := newRetaining(k, o)
+		return lock, err
 	})
 }
 
+// TestRetainedReadsShareOneLease checks that reads that are inside at once share a lease, and end each for itself.
 func TestRetainedReadsShareOneLease(t *testing.T) {
 	retains(t, func(_ *embedded.Server, p, other *retainer) {
 		first := p.Retained()
@@ -58,107 +67,18 @@ func TestRetainedReadsShareOneLease(t *testing.T) {
 		}
 		holders, err := other.Holders(ctx)
 		p.Must(err)
-		if len(holders) != 1 || holders[0].Token != first.Token() || holders[0].Fence != first.Fence() {
-			t.Errorf("holders: %+v; want one, %s with fence %d", holders, first.Token(), first.Fence())
+		if len(holders) != 1 || holders[0].Token != first.Token() {
+			t.Errorf("holders: %+v; want one, %s", holders, first.Token())
 		}
-		read := leases[0]
-		work := read.Context(ctx)
-		if read.Token() != first.Token() || read.Fence() != first.Fence() || !read.Deadline().Equal(first.Deadline()) || read.Name() != "x" || read.Err() != nil {
-			t.Errorf("%s, fence %d, until %v, %v", read.Token(), read.Fence(), read.Deadline(), read.Err())
-		}
-		p.Leave(read)
-		p.Leave(read)
-		select {
-		case <-read.Done():
-		default:
-			t.Error("a released lease is not done")
-		}
-		if !errors.Is(read.Err(), lockkeeper.ErrReleased) || !errors.Is(context.Cause(work), lockkeeper.ErrReleased) || leases[1].Err() != nil {
-			t.Errorf("%v, %v, %v", read.Err(), context.Cause(work), leases[1].Err())
+		p.Leave(leases[0])
+		p.Leave(leases[0])
+		if !errors.Is(leases[0].Err(), lockkeeper.ErrReleased) || leases[1].Err() != nil {
+			t.Errorf("%v, %v", leases[0].Err(), leases[1].Err())
 		}
 		time.Sleep(time.Minute) // it is renewed while somebody is inside
 		if leases[1].Err() != nil || first.Err() != nil {
 			t.Errorf("lost: %v", first.Err())
 		}
-		ended, cancel := context.WithCancel(ctx)
-		cancel()
-		if _, err := p.RLock(ended); !errors.Is(err, context.Canceled) {
-			t.Errorf("RLock with a context that has ended: %v", err)
-		}
-		p.Must(p.DoRead(ctx, func(ctx context.Context, fence uint64) error {
-			if fence != first.Fence() {
-				t.Errorf("DoRead has fence %d", fence)
-			}
-			return ctx.Err()
-		}))
-	})
-}
-
-func TestRetainedLeaseIsRecalledByWriter(t *testing.T) {
-	retains(t, func(_ *embedded.Server, p, other *retainer) {
-		inside := p.Retained()
-		inside2 := p.Enter()
-		began := time.Now()
-		write := other.Waits()
-		if retaining.IsGranted(write) {
-			t.Fatal("a writer holds the lock with readers inside")
-		}
-		late := make(chan *lockkeeper.Lease, 1)
-		go func() { late <- p.Enter() }()
-		synctest.Wait()
-		if len(late) != 0 {
-			t.Fatal("a reader passes a writer that waits")
-		}
-		p.Leave(inside)
-		if retaining.IsGranted(write) {
-			t.Fatal("a writer holds the lock with a reader inside")
-		}
-		p.Leave(inside2)
-		if !retaining.IsGranted(write) || time.Since(began) != 0 {
-			t.Fatalf("the writer waits after the last reader has left, %v", time.Since(began))
-		}
-		l := <-write
-		if l.Fence() <= inside.Fence() {
-			t.Error("the fence does not rise")
-		}
-		other.Leave(l)
-		p.Leave(<-late)
-		if p.Local() {
-			t.Error("retained again at once after a recall")
-		}
-		time.Sleep(time.Minute)
-		for range 20 {
-			p.Leave(p.Enter())
-		}
-		if !p.Local() {
-			t.Error("not retained again")
-		}
-	})
-}
-
-func TestLostRecall(t *testing.T) {
-	retains(t, func(_ *embedded.Server, p, other *retainer) {
-		inside := p.Retained()
-		p.Net.BlackholeSubscriptions()
-		write := other.Waits()
-		if !p.Local() {
-			t.Error("a recall has come")
-		}
-		began := time.Now()
-		for !p.Local() || !retaining.IsGranted(write) {
-			if time.Since(began) > retainedTTL/3+time.Second {
-				t.Fatal("the lease is retained although a renewal has told that it was recalled")
-			}
-			time.Sleep(10 * time.Millisecond)
-			if inside != nil && !p.LocalNow() {
-				p.Leave(inside)
-				inside = nil
-			}
-			if inside == nil && retaining.IsGranted(write) {
-				break
-			}
-		}
-		other.Leave(<-write)
 	})
 }
 
@@ -230,6 +150,31 @@ func TestUpgradeOfRetainedRead(t *testing.T) {
 	})
 }
 
+// TestUpgradeReportsReleaseOfItsCaller: each call that was granted a lease has one release, that of the retained lease itself included.
+func TestUpgradeReportsReleaseOfItsCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		held := map[uint64]int{} // by call
+		k := lockkeepertest.New(t).Keeper(t, &lockkeeper.Options{Hooks: lockkeeper.Hooks{
+			AcquireDone: func(e lockkeeper.Event) { held[e.Request]++ },
+			Released:    func(e lockkeeper.Event) { held[e.Request]-- },
+		}})
+		l := must.Get(rwlock.New(k, "x", &rwlock.Options{Retain: true}))(t)
+		must.OK(t, must.Get(l.RLock(ctx))(t).Release(ctx)) // it subscribes
+		synctest.Wait()
+		first, second := must.Get(l.RLock(ctx))(t), must.Get(l.RLock(ctx))(t)
+		must.OK(t, first.Release(ctx))
+		write := must.Get(l.Upgrade(ctx, second))(t)
+		must.OK(t, second.Release(ctx))
+		must.OK(t, write.Release(ctx))
+		synctest.Wait()
+		for call, n := range held {
+			if n != 0 {
+				t.Errorf("call %d: %+d leases", call, n)
+			}
+		}
+	})
+}
+
 func TestUpgradeOfRetainedReadGivesUp(t *testing.T) {
 	retains(t, func(_ *embedded.Server, p, other *retainer) {
 		for _, elsewhere := range []bool{false, true} { // where the other reader is
@@ -292,18 +237,9 @@ func TestExtendOfRetainedRead(t *testing.T) {
 	})
 }
 
-func TestRetainRefuses(t *testing.T) {
+func TestInvalidConversionsOfRetainedRead(t *testing.T) {
 	retains(t, func(_ *embedded.Server, p, other *retainer) {
-		for _, o := range []rwlock.Options{{NoRenewal: true}, {MaxLifetime: time.Hour}} {
-			o.Retain = true
-			if _, err := rwlock.New(p.Keeper, "x", &o); !errors.Is(err, lockkeeper.ErrInvalid) {
-				t.Errorf("%+v: %v", o, err)
-			}
-		}
 		inside := p.Retained()
-		if _, err := other.Adopt(ctx, inside.Token()); !errors.Is(err, lockkeeper.ErrInvalid) {
-			t.Errorf("Adopt: %v", err)
-		}
 		if _, err := p.Downgrade(ctx, inside); !errors.Is(err, lockkeeper.ErrInvalid) {
 			t.Errorf("Downgrade: %v", err)
 		}
@@ -311,39 +247,5 @@ func TestRetainRefuses(t *testing.T) {
 			t.Errorf("Upgrade of another keeper: %v", err)
 		}
 		p.Leave(inside)
-	})
-}
-
-func TestRetainHooks(t *testing.T) {
-	retains(t, func(_ *embedded.Server, p, other *retainer) {
-		p.Leave(p.Retained())
-		p.Events()
-		p.Leave(p.Enter())
-		other.Leave(<-other.Waits())
-		synctest.Wait()
-		if got := p.Events(); got != "[start true done true released true recalled false]" {
-			t.Errorf("events: %s", got)
-		}
-	})
-}
-
-// TestStaleSubscriptionIsReplacedAfterLostRecall checks that a subscription on which a recall did not come is replaced, although
-// nobody was inside, so that the next recall comes.
-func TestStaleSubscriptionIsReplacedAfterLostRecall(t *testing.T) {
-	retains(t, func(_ *embedded.Server, p, other *retainer) {
-		for _, stale := range []bool{true, false} {
-			p.Leave(p.Enter()) // it subscribes
-			time.Sleep(time.Second)
-			p.Leave(p.Retained())
-			if stale {
-				p.Net.BlackholeSubscriptions()
-			}
-			began := time.Now()
-			other.Leave(<-other.Waits())
-			if d := time.Since(began); !stale && d > 0 || d > retainedTTL/3 {
-				t.Errorf("stale %t: the writer waited for %v", stale, d)
-			}
-			time.Sleep(time.Minute)
-		}
 	})
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/rwlock"
 	"github.com/redis/go-redis/v9"
 )
@@ -42,9 +43,7 @@ func TestRetainCostsContinuousWriterATenth(t *testing.T) {
 							return
 						}
 						time.Sleep(100 * time.Microsecond)
-						if err := lease.Release(ctx); err != nil {
-							t.Error(err)
-						}
+						must.Report(t, lease.Release(ctx))
 					}
 				})
 			}

@@ -6,7 +6,6 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/testing/benchmarks"
 	"github.com/lockkeeper/lockkeeper/lua"
-	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/lockkeeper/lockkeeper/rwlock"
 )
 
@@ -19,10 +18,6 @@ func writer(k *lockkeeper.Keeper, name string) (benchmarks.Locker, error) {
 	return rwlock.New(k, name, nil)
 }
 
-func mutual(k *lockkeeper.Keeper, name string) (benchmarks.Locker, error) {
-	return mutex.New(k, name, nil)
-}
-
 func BenchmarkUncontended(b *testing.B) {
 	b.Run("read", func(b *testing.B) { benchmarks.Uncontended(b, reader) })
 	b.Run("write", func(b *testing.B) { benchmarks.Uncontended(b, writer) })
@@ -31,10 +26,6 @@ func BenchmarkUncontended(b *testing.B) {
 func BenchmarkHandoff(b *testing.B) { benchmarks.Handoff(b, writer, 1, 64) }
 
 func BenchmarkContended(b *testing.B) { benchmarks.Contended(b, writer, 8, 64) }
-
-func BenchmarkWriterUnderReaders(b *testing.B) { benchmarks.WriterUnderReaders(b, reader, writer) }
-
-func BenchmarkReaders(b *testing.B) { benchmarks.Readers(b, reader, mutual) }
 
 func BenchmarkScale(b *testing.B) { benchmarks.ScaleReaders(b, reader, lua.RWLock, 10, 1000, 10000) }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/semaphore"
 	"github.com/redis/go-redis/v9"
 )
@@ -15,15 +16,9 @@ import (
 func TestInvalidOptionsRejected(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	defer func() { _ = rdb.Close() }()
-	k, err := lockkeeper.New(rdb, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	k := must.Get(lockkeeper.New(rdb, nil))(t)
 	defer func() { _ = k.Close() }()
-	slow, err := lockkeeper.New(rdb, &lockkeeper.Options{ReplicaAck: lockkeeper.ReplicaAck{Replicas: 1, Timeout: 8 * time.Second}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	slow := must.Get(lockkeeper.New(rdb, &lockkeeper.Options{ReplicaAck: lockkeeper.ReplicaAck{Replicas: 1, Timeout: 8 * time.Second}}))(t)
 	defer func() { _ = slow.Close() }()
 	type options = semaphore.Options
 	for _, x := range []struct {

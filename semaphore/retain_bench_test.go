@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/semaphore"
 )
@@ -14,22 +15,13 @@ import (
 func retained(b *testing.B, limit int) (s *semaphore.Semaphore, calls func() float64) {
 	b.Helper()
 	server := redistest.Start(b)
-	k, err := lockkeeper.New(server.Client(), nil)
-	if err != nil {
-		b.Fatal(err)
-	}
+	k := must.Get(lockkeeper.New(server.Client(), nil))(b)
 	b.Cleanup(func() { _ = k.Close() })
-	if s, err = semaphore.New(k, "x", limit, &semaphore.Options{Retain: true}); err != nil {
-		b.Fatal(err)
-	}
+	s = must.Get(semaphore.New(k, "x", limit, &semaphore.Options{Retain: true}))(b)
 	acquire(b, s)
 	var all []*lockkeeper.Lease
 	for range limit {
-		l, err := s.Acquire(context.Background())
-		if err != nil {
-			b.Fatal(err)
-		}
-		all = append(all, l)
+		all = append(all, must.Get(s.Acquire(context.Background()))(b))
 	}
 	for _, l := range all {
 		_ = l.Release(context.Background())
@@ -60,9 +52,7 @@ func inside(b *testing.B, bench func(b *testing.B, does func())) {
 		b.Run(name, func(b *testing.B) {
 			s, calls := retained(b, 16)
 			for range held {
-				if _, err := s.Acquire(context.Background()); err != nil {
-					b.Fatal(err)
-				}
+				must.Get(s.Acquire(context.Background()))(b)
 			}
 			b.ReportAllocs()
 			before := calls()

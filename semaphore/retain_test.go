@@ -3,6 +3,7 @@ package semaphore_test
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -13,18 +14,24 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
+	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/retaining"
 	"github.com/lockkeeper/lockkeeper/semaphore"
+	"github.com/redis/go-redis/v9"
 )
+
+// newRetaining returns a semaphore whose permits a process may retain.
+func newRetaining(k *lockkeeper.Keeper, limit int, o retaining.Options) (*semaphore.Semaphore, retaining.Lock, error) {
+	s, err := semaphore.New(k, "x", limit, &semaphore.Options{Retain: o.Retain, NoRenewal: o.NoRenewal, MaxLifetime: o.MaxLifetime})
+	return s, retaining.Lock{Inside: s.Acquire, Alone: s.Acquire, TryAlone: s.TryAcquire, Do: s.Do, Adopt: s.Adopt, Kind: semaphore.Kind, Turns: true}, err
+}
 
 // A semaphore of one permit is a lock with one holder at a time.
 func TestRetainedSemaphore(t *testing.T) {
-	retaining.Test(t, func(k *lockkeeper.Keeper, retain bool) (retaining.Lock, error) {
-		s, err := semaphore.New(k, "x", 1, &semaphore.Options{Retain: retain})
-		if err != nil {
-			return retaining.Lock{}, err
-		}
-		return retaining.Lock{Inside: s.Acquire, Alone: s.Acquire, TryAlone: s.TryAcquire}, nil
+	retaining.Test(t, func(k *lockkeeper.Keeper, o retaining.Options) (retaining.Lock, error) {
+		_, lock, err := newRetaining(k, 1, o)
+		return lock, err
 	})
 }
 
@@ -39,13 +46,10 @@ type retainer struct {
 func retains(t *testing.T, limit int, test func(s *embedded.Server, p, other *retainer)) {
 	t.Helper()
 	var list []*semaphore.Semaphore
-	retaining.Run(t, func(k *lockkeeper.Keeper, retain bool) (retaining.Lock, error) {
-		s, err := semaphore.New(k, "x", limit, &semaphore.Options{Retain: retain})
-		if err != nil {
-			return retaining.Lock{}, err
-		}
+	retaining.Run(t, func(k *lockkeeper.Keeper, o retaining.Options) (retaining.Lock, error) {
+		s, lock, err := newRetaining(k, limit, o)
 		list = append(list, s)
-		return retaining.Lock{Inside: s.Acquire, Alone: s.Acquire, TryAlone: s.TryAcquire}, nil
+		return lock, err
 	}, func(s *embedded.Server, p, other *retaining.Process) {
 		test(s, &retainer{p, list[0], s.T}, &retainer{other, list[1], s.T})
 	})
@@ -69,6 +73,22 @@ func (p *retainer) fill(leases int) {
 	}
 	for _, l := range all {
 		p.Leave(l)
+	}
+}
+
+// refuses checks that a try to acquire a permit is refused.
+func (p *retainer) refuses(what string) {
+	p.t.Helper()
+	if _, err := p.TryAcquire(context.Background()); !errors.Is(err, lockkeeper.ErrNotAcquired) {
+		p.t.Errorf("%s: %v", what, err)
+	}
+}
+
+// wantAvailable checks how many permits the server has for others.
+func (p *retainer) wantAvailable(want int) {
+	p.t.Helper()
+	if n, err := p.Available(context.Background()); n != want || err != nil {
+		p.t.Errorf("%d permits are available, want %d: %v", n, want, err)
 	}
 }
 
@@ -104,23 +124,14 @@ func TestRetainedPermitsHaveLeasesOfTheirOwn(t *testing.T) {
 		if len(slices.Compact(fences)) != 3 {
 			s.Errorf("fences %v", fences)
 		}
-		if _, err := p.TryAcquire(s.Context()); !errors.Is(err, lockkeeper.ErrNotAcquired) {
-			s.Errorf("a fourth permit of three: %v", err)
-		}
-		if n, err := p.Available(s.Context()); n != 0 || err != nil {
-			s.Errorf("%d available, %v", n, err)
-		}
-		p.Leave(all[1])
-		if n, err := p.Available(s.Context()); n != 0 || err != nil {
-			s.Errorf("%d available while the process retains it, %v", n, err)
-		}
+		p.refuses("a fourth permit of three")
+		p.wantAvailable(0)
+		p.Leave(all[1]) // the process retains it
+		p.wantAvailable(0)
 		p.Leave(all[1]) // again
 		l := p.hold(1)
 		if err := l.Err(); err != nil || l.Token() != all[1].Token() {
 			s.Errorf("%v, %v", l, err)
-		}
-		if _, err := p.Adopt(s.Context(), l.Token()); !errors.Is(err, lockkeeper.ErrInvalid) {
-			s.Errorf("Adopt of a retained lease: %v", err)
 		}
 	})
 }
@@ -139,9 +150,7 @@ func TestRetainedPermitsAreServedInOrder(t *testing.T) {
 			if len(a) != 1 || len(b)+len(c) != 0 {
 				s.Errorf("after one was released: %d, %d, %d", len(a), len(b), len(c))
 			}
-			if _, err := p.TryAcquire(context.Background()); !errors.Is(err, lockkeeper.ErrNotAcquired) {
-				s.Errorf("a try while others wait: %v", err)
-			}
+			p.refuses("a try while others wait")
 			why := errors.New("enough")
 			cancel(why)
 			if err := <-gaveUp; !errors.Is(err, lockkeeper.ErrNotAcquired) || !errors.Is(err, why) && !errors.Is(err, context.Canceled) {
@@ -212,30 +221,6 @@ func TestRetainedPermitsAreRecalled(t *testing.T) {
 	})
 }
 
-// Callers who wait inside ask the server, behind others that wait there, when the permits of their process are released.
-func TestRetainedPermitsWaitersGoToTheServer(t *testing.T) {
-	retains(t, 1, func(s *embedded.Server, p, other *retainer) {
-		p.Leave(p.Retained())
-		granted, _ := other.waits(context.Background(), 1) // it subscribes, and so is queued at once from now on
-		other.Leave(<-granted)
-		time.Sleep(time.Minute)
-		inside := p.Retained()
-		local, _ := p.waits(context.Background(), 1)
-		granted, _ = other.waits(context.Background(), 1)
-		p.Leave(inside)
-		synctest.Wait()
-		if len(granted) != 1 || len(local) != 0 {
-			s.Fatalf("%d in the other process, %d in this one", len(granted), len(local))
-		}
-		waiters, err := other.Waiters(s.Context())
-		if err != nil || len(waiters) != 1 {
-			s.Errorf("%+v, %v", waiters, err)
-		}
-		other.Leave(<-granted)
-		p.Leave(<-local)
-	})
-}
-
 func TestRetainedPermitsAreGivenBackUnused(t *testing.T) {
 	retains(t, 3, func(s *embedded.Server, p, other *retainer) {
 		p.fill(3)
@@ -247,9 +232,7 @@ func TestRetainedPermitsAreGivenBackUnused(t *testing.T) {
 			s.Errorf("%d of 3 available, %v: one is enough for the process", n, err)
 		}
 		time.Sleep(retaining.TTL * 7 / 3)
-		if n, err := other.Available(s.Context()); n != 3 || err != nil {
-			s.Errorf("%d of 3 available, %v", n, err)
-		}
+		other.wantAvailable(3)
 	})
 }
 
@@ -257,25 +240,19 @@ func TestRetainedPermitsLoweredLimit(t *testing.T) {
 	retains(t, 3, func(s *embedded.Server, p, other *retainer) {
 		p.fill(3)
 		a, b, c := p.hold(1), p.hold(1), p.hold(1)
-		if err := other.SetLimit(s.Context(), 1); err != nil {
-			s.Fatal(err)
-		}
+		must.OK(s, other.SetLimit(s.Context(), 1))
 		synctest.Wait()
 		p.Leave(a)
 		p.Leave(b)
 		synctest.Wait()
-		if _, err := p.TryAcquire(s.Context()); !errors.Is(err, lockkeeper.ErrNotAcquired) {
-			s.Errorf("beside one of one: %v", err)
-		}
+		p.refuses("beside one of one")
 		p.Leave(c)
 		synctest.Wait()
 		p.Leave(p.hold(1))
 		if _, err := p.TryAcquireN(s.Context(), 2); !errors.Is(err, semaphore.ErrAboveLimit) {
 			s.Errorf("two of one: %v", err)
 		}
-		if err := other.SetLimit(s.Context(), 3); err != nil {
-			s.Fatal(err)
-		}
+		must.OK(s, other.SetLimit(s.Context(), 3))
 		p.Leave(p.hold(3))
 	})
 }
@@ -285,14 +262,10 @@ func TestRetainedPermitsLoweredLimit(t *testing.T) {
 func TestRetainedPermitsLimitsThatDiffer(t *testing.T) {
 	retains(t, 3, func(s *embedded.Server, p, other *retainer) {
 		p.fill(3)
-		if err := other.SetLimit(s.Context(), 5); err != nil {
-			s.Fatal(err)
-		}
+		must.OK(s, other.SetLimit(s.Context(), 5))
 		a := []*lockkeeper.Lease{p.hold(1), p.hold(1), p.hold(1)}
 		if n := p.Scripts(func() {
-			if _, err := p.TryAcquire(s.Context()); !errors.Is(err, lockkeeper.ErrNotAcquired) {
-				s.Errorf("beyond its own limit: %v", err)
-			}
+			p.refuses("beyond its own limit")
 		}); n != 0 {
 			s.Errorf("%d calls of the server for it", n)
 		}
@@ -325,16 +298,6 @@ func TestRetainedPermitsAndBreak(t *testing.T) {
 		}
 		p.Leave(p.hold(1))
 		p.Leave(p.hold(2))
-	})
-}
-
-func TestRetainInvalid(t *testing.T) {
-	retains(t, 1, func(s *embedded.Server, p, _ *retainer) {
-		for _, o := range []semaphore.Options{{Retain: true, NoRenewal: true}, {Retain: true, MaxLifetime: time.Hour}} {
-			if _, err := semaphore.New(p.Keeper, "x", 1, &o); !errors.Is(err, lockkeeper.ErrInvalid) {
-				s.Errorf("%+v: %v", o, err)
-			}
-		}
 	})
 }
 
@@ -421,5 +384,28 @@ func TestRetainedPermitsOutage(t *testing.T) {
 		p.Net.DelayReplies(0)
 		time.Sleep(2 * time.Minute)
 		p.fill(2)
+	})
+}
+
+// TestTryAfterOwnRelease releases leases that the process does not retain, since it cannot subscribe: when Release has returned, the permit is
+// free for the process as well.
+func TestTryAfterOwnRelease(t *testing.T) {
+	embedded.Run(t, func(s *embedded.Server) {
+		net := s.Network()
+		net.Break("\r\nsubscribe\r\n", math.MaxInt, faultnet.LoseRequest)
+		rdb := redis.NewClient(net.Options(time.Second))
+		defer func() { _ = rdb.Close() }()
+		k := must.Get(lockkeeper.New(rdb, nil))(t)
+		defer func() { _ = k.Close() }()
+		x := must.Get(semaphore.New(k, "x", 1, &semaphore.Options{Retain: true}))(t)
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		for range 300 {
+			h, err := x.TryAcquire(ctx)
+			if err != nil {
+				t.Fatalf("of a semaphore that nobody else uses: %v", err)
+			}
+			must.OK(t, h.Release(ctx))
+		}
 	})
 }
