@@ -19,8 +19,10 @@ var primitive = conformance.Primitive{
 	New: func(k *lockkeeper.Keeper, name string, o conformance.Options) (conformance.Locker, error) {
 		return fair.New(k, name, &fair.Options{TTL: o.TTL, NoRenewal: o.NoRenewal, MaxLifetime: o.MaxLifetime})
 	},
-	Fair:  true,
-	Cases: conformance.Fair,
+	Fair: true,
 }
 
-func TestConformance(t *testing.T) { conformance.All(t, primitive) }
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	conformance.All(t, primitive)
+}

@@ -22,4 +22,7 @@ var primitive = conformance.Primitive{
 	Cases: conformance.Foreign,
 }
 
-func TestConformance(t *testing.T) { conformance.All(t, primitive) }
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	conformance.All(t, primitive)
+}

@@ -46,7 +46,8 @@ var leaseless = conformance.Primitive{
 	},
 	Fair:   true,
 	Window: window,
-	Skip:   conformance.Leaseless,
+	Only:   conformance.Leaseless,
+	Slow:   []string{"08_wait_cancelled_during_grant_cleans_up", "30_waiters_served_in_order"}, // they take many windows
 }
 
 const window = time.Second
@@ -78,9 +79,11 @@ func (l withoutLeases) TryLock(ctx context.Context) (*lockkeeper.Lease, error) {
 }
 
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	conformance.All(t, primitive)
 }
 
 func TestConformanceWithoutLeases(t *testing.T) {
+	t.Parallel()
 	conformance.Run(t, leaseless)
 }

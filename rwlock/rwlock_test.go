@@ -36,6 +36,12 @@ func (w writing) Do(ctx context.Context, fn func(ctx context.Context, fence uint
 	return w.DoWrite(ctx, fn)
 }
 
-func TestConformance(t *testing.T) { conformance.All(t, primitive) }
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	conformance.All(t, primitive)
+}
 
-func TestRetained(t *testing.T) { conformance.Retained(t) }
+func TestRetained(t *testing.T) {
+	t.Parallel()
+	conformance.Retained(t)
+}

@@ -44,4 +44,7 @@ func (w whole) Do(ctx context.Context, fn func(ctx context.Context, fence uint64
 	return w.Semaphore.DoN(ctx, 3, fn)
 }
 
-func TestConformance(t *testing.T) { conformance.All(t, primitive) }
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	conformance.All(t, primitive)
+}

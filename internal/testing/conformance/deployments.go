@@ -11,11 +11,12 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/redis/go-redis/v9"
 )
 
-// Deployments runs a primitive on a Redis Cluster and behind Sentinel, with failures.
+// Deployments runs a primitive on a Redis Cluster, whose slots move, and behind Sentinel.
 func Deployments(t *testing.T, p Primitive) {
 	t.Run("cluster", func(t *testing.T) {
 		t.Parallel()
@@ -23,14 +24,12 @@ func Deployments(t *testing.T, p Primitive) {
 		d := &deployment{t, p, wrapEverySecondClient(func() redis.UniversalClient { return c.Client() })}
 		d.handoffs(30)
 		d.slotMigrates(c)
-		d.primaryFails(func() { c.Primaries[0].Kill() })
 	})
 	t.Run("sentinel", func(t *testing.T) {
 		t.Parallel()
 		s := redistest.StartSentinel(t, 1)
 		d := &deployment{t, p, wrapEverySecondClient(func() redis.UniversalClient { return s.Client() })}
 		d.handoffs(5)
-		d.primaryFails(s.Primary.Kill)
 	})
 }
 
@@ -70,24 +69,17 @@ func (d *deployment) keeper(hooks lockkeeper.Hooks) *lockkeeper.Keeper {
 
 func (d *deployment) keeperWithHeartbeat(heartbeat time.Duration, hooks lockkeeper.Hooks) *lockkeeper.Keeper {
 	d.Helper()
-	k, err := lockkeeper.New(d.rdb(), &lockkeeper.Options{
+	k := must.Get(lockkeeper.New(d.rdb(), &lockkeeper.Options{
 		HeartbeatInterval: heartbeat, Hooks: hooks, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Retry: lockkeeper.RetryPolicy{MaxElapsed: 20 * time.Second},
-	})
-	if err != nil {
-		d.Fatal(err)
-	}
+	}))(d)
 	d.Cleanup(func() { _ = k.Close() })
 	return k
 }
 
 func (d *deployment) lock(k *lockkeeper.Keeper, name string) Locker {
 	d.Helper()
-	l, err := d.p.New(k, name, Options{TTL: 30 * time.Second})
-	if err != nil {
-		d.Fatal(err)
-	}
-	return l
+	return must.Get(d.p.New(k, name, Options{TTL: 30 * time.Second}))(d)
 }
 
 // handoffs lets keepers contend for names in all slots and checks that every wait is ended by a message.
@@ -104,9 +96,7 @@ func (d *deployment) handoffs(names int) {
 		parallel(len(ks)*2, func(i int) {
 			l := d.lock(ks[i%len(ks)], fmt.Sprintf("n%d", n))
 			for range 5 {
-				if err := l.Do(context.Background(), func(context.Context, uint64) error { c.inc(); return nil }); err != nil {
-					d.Error(err)
-				}
+				must.Report(d, l.Do(context.Background(), func(context.Context, uint64) error { c.inc(); return nil }))
 			}
 		})
 		if c.n != len(ks)*2*5 || c.overlaps.Load() != 0 {
@@ -130,10 +120,7 @@ func (d *deployment) slotMigrates(c *redistest.Cluster) {
 	b := d.lock(d.keeper(lockkeeper.Hooks{WakeupReceived: func(lockkeeper.Event) { received <- struct{}{} }}), "moving")
 	pass := func(what string) {
 		d.Helper()
-		lease, err := a.Lock(ctx)
-		if err != nil {
-			d.Fatal(err)
-		}
+		lease := must.Get(a.Lock(ctx))(d)
 		got := make(chan error, 1)
 		go func() {
 			l, err := b.Lock(ctx)
@@ -143,11 +130,11 @@ func (d *deployment) slotMigrates(c *redistest.Cluster) {
 			got <- err
 		}()
 		rdb := c.Client()
-		d.eventually("a waiter", func() bool {
+		eventually(d, "a waiter", func() bool {
 			return rdb.ZCount(ctx, "{lock:moving}:"+d.p.Kind+":queue", "-inf", protocol.BehindWaiters).Val() == 1
 		})
 		to := c.MoveSlot("lock:moving").Client()
-		d.eventually("the subscription at the new primary", func() bool {
+		eventually(d, "the subscription at the new primary", func() bool {
 			list, err := to.PubSubShardChannels(ctx, "{lock:moving}:wake:*").Result()
 			return err == nil && len(list) > 0
 		})
@@ -167,57 +154,12 @@ func (d *deployment) slotMigrates(c *redistest.Cluster) {
 	pass("and back")
 }
 
-// primaryFails kills a primary under load. Asynchronous replication may lose grants, but every process continues,
-// with larger fences.
-func (d *deployment) primaryFails(kill func()) {
-	d.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	k := d.keeper(lockkeeper.Hooks{})
-	const ttl = 6 * time.Second // the replica may not know of a release, and then waiters wait for the lease to expire
-	var before, after atomic.Uint64
-	killed := make(chan struct{})
-	parallel(12, func(i int) {
-		l, err := d.p.New(k, fmt.Sprintf("n%d", i), Options{TTL: ttl})
-		if err != nil {
-			d.Error(err)
-			return
-		}
-		round := func() (uint64, error) {
-			lease, err := l.Lock(ctx)
-			if err != nil {
-				return 0, err
-			}
-			_ = lease.Release(ctx) // it may be lost
-			return lease.Fence(), nil
-		}
-		first, err := round()
-		if err != nil {
-			d.Error(err)
-		}
-		before.Add(1)
-		if i == 0 {
-			kill()
-			close(killed)
-		}
-		<-killed
-		second, err := round()
-		if err != nil {
-			d.Errorf("after the failover: %v", err)
-		}
-		if second <= first {
-			d.Errorf("fence %d after %d", second, first)
-		}
-		after.Add(1)
-	})
-	d.Logf("%d locks before, %d after", before.Load(), after.Load())
-}
-
-func (d *deployment) eventually(what string, is func() bool) {
-	d.Helper()
+// eventually waits until a condition is true.
+func eventually(t testing.TB, what string, is func() bool) {
+	t.Helper()
 	for end := time.Now().Add(20 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			d.Fatalf("not within 20 s: %s", what)
+			t.Fatalf("not within 20 s: %s", what)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/redis/go-redis/v9"
 )
@@ -39,19 +40,13 @@ func acknowledgedGrantSurvives(d *deployment) {
 	defer cancel()
 	s := redistest.StartSentinel(d.T, 1)
 	d = d.useClient(func() redis.UniversalClient { return s.Client() })
-	k, err := lockkeeper.New(d.rdb(), &lockkeeper.Options{
+	k := must.Get(lockkeeper.New(d.rdb(), &lockkeeper.Options{
 		ReplicaAck: lockkeeper.ReplicaAck{Replicas: 1, Timeout: 20 * time.Second},
 		Retry:      lockkeeper.RetryPolicy{MaxElapsed: 20 * time.Second},
 		Logger:     slog.New(slog.NewTextHandler(io.Discard, nil)),
-	})
-	if err != nil {
-		d.Fatal(err)
-	}
+	}))(d)
 	d.Cleanup(func() { _ = k.Close() })
-	l, err := d.p.New(k, "x", Options{TTL: time.Minute, NoRenewal: true})
-	if err != nil {
-		d.Fatal(err)
-	}
+	l := must.Get(d.p.New(k, "x", Options{TTL: time.Minute, NoRenewal: true}))(d)
 	s.Replicas[0].Freeze()
 	var lease *lockkeeper.Lease
 	got := make(chan error, 1)
@@ -61,14 +56,14 @@ func acknowledgedGrantSurvives(d *deployment) {
 		got <- err
 	}()
 	primary := s.Primary.Client()
-	d.eventually("the grant at the primary", func() bool { return primary.Exists(ctx, d.p.Key("x")).Val() == 1 })
+	eventually(d, "the grant at the primary", func() bool { return primary.Exists(ctx, d.p.Key("x")).Val() == 1 })
 	select {
 	case err := <-got:
 		d.Fatalf("Lock returned although the replica is frozen: %v, %v", lease.Token(), err)
 	case <-time.After(20 * time.Millisecond): // a round trip without replicas takes less than one
 	}
 	s.Replicas[0].Thaw()
-	err = <-got
+	err := <-got
 	s.Primary.Kill()
 	if err != nil {
 		d.Fatal(err)
@@ -89,9 +84,7 @@ func acknowledgedGrantSurvives(d *deployment) {
 	if err := lease.Extend(ctx, time.Minute); err != nil {
 		d.Errorf("the first holder: %v", err)
 	}
-	if err := lease.Release(ctx); err != nil {
-		d.Error(err)
-	}
+	must.Report(d, lease.Release(ctx))
 }
 
 // isolatedOldPrimary partitions a primary with one of its clients and promotes a replica. The old primary renews
@@ -99,29 +92,18 @@ func acknowledgedGrantSurvives(d *deployment) {
 func isolatedOldPrimary(d *deployment) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	primary := redistest.Start(d.T, "--repl-diskless-sync-delay", "0")
+	primary := redistest.Start(d.T)
 	replica := redistest.StartReplica(d.T, primary)
 	here := d.useClient(func() redis.UniversalClient { return primary.Client() })
 	there := d.useClient(func() redis.UniversalClient { return replica.Client() })
 
-	const lasts = 2 * ttl
+	const lasts = ttl
 	renewed := make(chan lockkeeper.Event, 1000)
-	l, err := d.p.New(here.keeper(lockkeeper.Hooks{Renewed: func(e lockkeeper.Event) { renewed <- e }}), "x", Options{TTL: lasts})
-	if err != nil {
-		d.Fatal(err)
-	}
-	first, err := l.Lock(ctx)
-	if err != nil {
-		d.Fatal(err)
-	}
-	if err := replica.Client().ReplicaOf(ctx, "no", "one").Err(); err != nil {
-		d.Fatal(err)
-	}
+	l := must.Get(d.p.New(here.keeper(lockkeeper.Hooks{Renewed: func(e lockkeeper.Event) { renewed <- e }}), "x", Options{TTL: lasts}))(d)
+	first := must.Get(l.Lock(ctx))(d)
+	must.OK(d, replica.Client().ReplicaOf(ctx, "no", "one").Err())
 	// At the latest when the lease expires there, because nobody renews it.
-	second, err := there.lock(there.keeper(lockkeeper.Hooks{}), "x").Lock(ctx)
-	if err != nil {
-		d.Fatal(err)
-	}
+	second := must.Get(there.lock(there.keeper(lockkeeper.Hooks{}), "x").Lock(ctx))(d)
 	if second.Fence() <= first.Fence() {
 		d.Errorf("fence %d after %d", second.Fence(), first.Fence())
 	}
@@ -140,15 +122,11 @@ func isolatedOldPrimary(d *deployment) {
 	if err := second.Err(); err != nil {
 		d.Errorf("the second holder has lost it: %v", err)
 	}
-	if err := primary.Client().ConfigSet(ctx, "min-replicas-to-write", "1").Err(); err != nil {
-		d.Fatal(err)
-	}
+	must.OK(d, primary.Client().ConfigSet(ctx, "min-replicas-to-write", "1").Err())
 	select {
 	case <-first.Done():
 	case <-time.After(2 * lasts):
 		d.Error("a primary without replicas renews although it must have one")
 	}
-	if err := second.Release(ctx); err != nil {
-		d.Error(err)
-	}
+	must.Report(d, second.Release(ctx))
 }

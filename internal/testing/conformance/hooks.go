@@ -1,95 +1,74 @@
 package conformance
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
+	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 )
 
 // visible are the cases of what programs see of a lock besides its leases: hooks, contexts, owners, the interface Locker.
 var visible = []Case{
 	{Name: "hooks_have_the_context_of_the_call", Test: hooksHaveContext},
 	{Name: "lease_from_context", Test: leaseFromContext},
-	{Name: "locker", Test: lockers},
 	{Name: "owners_are_shown", Test: owners},
 	{Name: "long_wait_is_logged", Test: longWaitLogged},
 }
 
 // hooksHaveContext checks that all events of a call and of its lease have the call's context and number.
 func hooksHaveContext(w *World) {
-	type call struct{ name, token string }
+	type call struct {
+		ctx    context.Context
+		number uint64
+	}
 	var mu sync.Mutex
-	calls := map[uint64]map[call]int{} // by number: how many events of each kind
-	contexts := map[uint64]context.Context{}
+	events := map[call][]string{}
 	hook := func(name string) func(lockkeeper.Event) {
 		return func(e lockkeeper.Event) {
 			mu.Lock()
 			defer mu.Unlock()
-			if before, known := contexts[e.Request]; known && before != e.Context {
-				w.Errorf("%s of call %d has the context %v, earlier events had %v", name, e.Request, e.Context, before)
-			}
-			contexts[e.Request] = e.Context
-			if calls[e.Request] == nil {
-				calls[e.Request] = map[call]int{}
-			}
-			calls[e.Request][call{name, e.Token}]++
+			c := call{e.Context, e.Request}
+			events[c] = append(events[c], strings.TrimSpace(name+" "+e.Token))
 		}
 	}
+	renewed := make(chan struct{}, 100)
 	p := w.Process(func(o *lockkeeper.Options) {
-		o.Hooks.AcquireStart, o.Hooks.AcquireDone, o.Hooks.Renewed = hook("AcquireStart"), hook("AcquireDone"), hook("Renewed")
+		o.Hooks.AcquireStart, o.Hooks.AcquireDone = hook("AcquireStart"), hook("AcquireDone")
 		o.Hooks.Released, o.Hooks.Lost = hook("Released"), hook("Lost")
+		o.Hooks.Renewed = func(e lockkeeper.Event) {
+			hook("Renewed")(e)
+			renewed <- struct{}{}
+		}
 	})
 	type key struct{}
 	first, second := context.WithValue(w.ctx(), key{}, 1), context.WithValue(w.ctx(), key{}, 2)
 	l := p.Lock("x")
-	lease, err := l.Lock(first)
-	w.must(err)
+	lease := must.Get(l.Lock(first))(w)
 	if _, err := l.TryLock(second); err == nil {
 		w.Fatal("granted twice")
 	}
-	renewed := func() bool {
-		mu.Lock()
-		defer mu.Unlock()
-		for _, events := range calls {
-			if events[call{"Renewed", lease.Token()}] > 0 {
-				return true
-			}
-		}
-		return false
-	}
-	w.eventually("a renewal", renewed)
+	<-renewed
 	w.release(lease)
 	mu.Lock()
 	defer mu.Unlock()
-	if len(calls) != 2 {
-		w.Fatalf("%d calls: %v", len(calls), calls)
+	token := " " + lease.Token()
+	want := map[context.Context]string{
+		first:  "AcquireStart, AcquireDone" + token + ", Renewed" + token + ", Released" + token,
+		second: "AcquireStart, AcquireDone",
 	}
-	for number, events := range calls {
-		if number == 0 {
-			w.Error("a call has the number 0")
+	for c, list := range events {
+		if got := strings.Join(slices.Compact(list), ", "); c.number == 0 || got != want[c.ctx] {
+			w.Errorf("call %d with the context %v: %s, want %s", c.number, c.ctx, got, want[c.ctx])
 		}
-		want := map[call]bool{{"AcquireStart", ""}: true, {"AcquireDone", ""}: true}
-		if contexts[number] == first {
-			want = map[call]bool{
-				{"AcquireStart", ""}: true, {"AcquireDone", lease.Token()}: true, {"Renewed", lease.Token()}: true, {"Released", lease.Token()}: true,
-			}
-		} else if contexts[number] != second {
-			w.Errorf("call %d has a context that no call was given: %v", number, contexts[number])
-		}
-		for e, n := range events {
-			if !want[e] || n != 1 && e.name != "Renewed" {
-				w.Errorf("call %d: %d times %v", number, n, e)
-			}
-			delete(want, e)
-		}
-		if len(want) != 0 {
-			w.Errorf("call %d: there was no %v", number, want)
-		}
+	}
+	if len(events) != 2 {
+		w.Errorf("%d calls", len(events))
 	}
 }
 
@@ -125,23 +104,6 @@ func leaseFromContext(w *World) {
 	}))
 }
 
-func lockers(w *World) {
-	p, q := w.Process(), w.Process()
-	l := lockkeeper.Locker(p.Lock("x"))
-	if l.Name() != "x" {
-		w.Errorf("the name %q", l.Name())
-	}
-	lease, err := l.Lock(w.ctx())
-	w.must(err)
-	if _, err := q.Lock("x").TryLock(w.ctx()); err == nil {
-		w.Error("granted twice")
-	}
-	w.release(lease)
-	lease, err = l.TryLock(w.ctx())
-	w.must(err)
-	w.release(lease)
-}
-
 // owners checks that holders and waiters are shown with the labels of their keepers, that the label is removed when its keeper is closed,
 // and that nothing is stored for a keeper without one.
 func owners(w *World) {
@@ -149,24 +111,15 @@ func owners(w *World) {
 	p, q := w.Process(label("first host")), w.Process(label("second host"))
 	anonymous := w.Process(func(o *lockkeeper.Options) { o.NoOwner = true })
 	stored := func() int {
-		keys, err := w.admin.Keys(w.ctx(), "{lock:}:owner:*").Result()
-		w.must(err)
+		keys := must.Get(w.admin.Keys(w.ctx(), "{lock:}:owner:*").Result())(w)
 		return len(keys)
 	}
-	before := w.serverTime()
-	lease, err := p.Lock("x").Lock(lockkeeper.WithNote(w.ctx(), "job 1, größer"))
-	w.must(err)
-	after := w.serverTime()
-	waiting := w.lockAsync(lockkeeper.WithNote(w.ctx(), "job 2"), q.Lock("x"))
-	w.awaitWaiters("x", 1)
 	holders := func() []lockkeeper.Holder {
 		switch l := anonymous.Lock("x").(type) {
 		case interface {
 			Holders(context.Context) ([]lockkeeper.Holder, error)
 		}:
-			list, err := l.Holders(w.ctx())
-			w.must(err)
-			return list
+			return must.Get(l.Holders(w.ctx()))(w)
 		case interface {
 			Holder(context.Context) (lockkeeper.Holder, bool, error)
 		}:
@@ -180,8 +133,19 @@ func owners(w *World) {
 		w.Fatal("nobody can be listed")
 		return nil
 	}
+	if list := holders(); len(list) != 0 {
+		w.Errorf("holders of a free lock: %+v", list)
+	}
+	before := w.serverTime()
+	lease := must.Get(p.Lock("x").Lock(lockkeeper.WithNote(w.ctx(), "job 1, größer")))(w)
+	after := w.serverTime()
+	waiting := w.lockAsync(lockkeeper.WithNote(w.ctx(), "job 2"), q.Lock("x"))
+	w.awaitWaiters("x", 1)
 	w.eventually("both labels", func() bool { return stored() == 2 })
 	list := holders()
+	if len(list) == 1 && (list[0].Token != lease.Token() || list[0].Keeper != p.ID() || list[0].Fence != lease.Fence() || list[0].ExpiresIn <= 0 || list[0].ExpiresIn > ttl) {
+		w.Errorf("holder %+v, want the lease %s of fence %d", list[0], lease.Token(), lease.Fence())
+	}
 	if len(list) != 1 || list[0].Owner != "first host" || list[0].Note != "job 1, größer" || list[0].Since.Before(before.Add(-time.Millisecond)) || list[0].Since.After(after) {
 		w.Errorf("holders %+v, granted between %v and %v", list, before, after)
 	}
@@ -194,13 +158,10 @@ func owners(w *World) {
 		}
 	}
 	w.release(lease)
-	r := w.await(waiting, time.Second)
-	w.must(r.err)
-	w.release(r.lease)
+	w.release(w.awaitGrant(waiting, time.Second).lease)
 	w.release(w.hold(anonymous.Lock("y")))
 	for _, note := range []string{strings.Repeat("x", 65), "a\nb"} {
-		_, err := p.Lock("y").TryLock(lockkeeper.WithNote(w.ctx(), note))
-		w.checkError(err, lockkeeper.ErrInvalid)
+		w.checkError(errorOf(p.Lock("y").TryLock(lockkeeper.WithNote(w.ctx(), note))), lockkeeper.ErrInvalid)
 	}
 	if n := stored(); n != 2 {
 		w.Errorf("%d labels", n)
@@ -212,34 +173,14 @@ func owners(w *World) {
 }
 
 func (w *World) serverTime() time.Time {
-	now, err := w.admin.Time(w.ctx()).Result()
-	w.must(err)
-	return now
-}
-
-// logBuffer is a log that can be read while it is written.
-type logBuffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (b *logBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *logBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
+	return must.Get(w.admin.Time(w.ctx()).Result())(w)
 }
 
 // longWaitLogged checks that a wait longer than LongWait is logged once for all who wait, with the holder, and a shorter one is not.
 func longWaitLogged(w *World) {
 	const bound = 2 * ttl
 	p := w.Process(func(o *lockkeeper.Options) { o.Owner = "the holder" })
-	var log logBuffer
+	var log quiet.Buffer
 	q := w.Process(func(o *lockkeeper.Options) { o.LongWait, o.Logger = bound, slog.New(slog.NewTextHandler(&log, nil)) })
 	lease := w.hold(p.Lock("x"))
 	brief := w.lockAsync(w.ctx(), q.Lock("x"))

@@ -2,35 +2,28 @@ package conformance
 
 import (
 	"context"
-	"math/rand/v2"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/semaphore"
 )
 
 // Permits is what the semaphore does beside what every lock does.
-var Permits = []Case{
+var Permits = append([]Case{
 	{Name: "44_limit_reached_but_not_exceeded", Test: limitReachedNotExceeded},
-	{Name: "45_invalid_permit_counts_rejected", Test: invalidPermitCounts},
 	{Name: "46_crashed_holders_permits_return_at_expiry", Test: crashedHoldersPermits},
-	{Name: "46_unresponsive_holders_permits_return_at_expiry", Test: unresponsiveHoldersPermits},
-	{Name: "47_release_in_other_order_by_other_processes", Test: releasedByOtherProcess},
 	{Name: "47_ended_lease_returns_nothing", Test: endedLeaseReturnsNothing},
 	{Name: "48_larger_deployed_limit_admits_waiters", Test: largerDeployedLimit},
 	{Name: "48_set_limit_raises_and_lowers", Test: setLimit},
 	{Name: "48_lowered_limit_refuses_larger_requests", Test: aboveLoweredLimit},
-	{Name: "48_latest_callers_limit_applies", Test: latestCallersLimit},
 	{Name: "49_heavy_waiter_not_starved", Test: heavyWaiter},
-	{Name: "46_crashed_holders_permit_after_queue_moved", Test: crashedHolderAfterQueueMoved},
 	{Name: "48_late_duplicate_set_limit_changes_nothing", Test: lateDuplicateSetLimit},
-	{Name: "50_try_acquire_after_clock_set_back", Test: tryAcquireAfterClockSetBack},
-	{Name: "61_permit_outage_is_not_contention", Alone: true, Test: outageForPermits},
-	{Name: "inspect_permits", Test: inspectPermits},
-}
+}, limiterCases...)
 
 // per is a window that is short, because on a real server it is waited for, and longer than a heartbeat.
 const per = 2 * heartbeatInterval
@@ -42,9 +35,7 @@ func (p *Process) sem(limit int, change ...func(*semaphore.Options)) *semaphore.
 	for _, f := range change {
 		f(o)
 	}
-	s, err := semaphore.New(p.Keeper, "x", limit, o)
-	p.w.must(err)
-	return s
+	return must.Get(semaphore.New(p.Keeper, "x", limit, o))(p.w)
 }
 
 func noRenewal(o *semaphore.Options) { o.NoRenewal = true }
@@ -54,76 +45,16 @@ func permits(s *semaphore.Semaphore, n int) acquire {
 	return func(ctx context.Context) (*lockkeeper.Lease, error) { return s.AcquireN(ctx, n) }
 }
 
-// available checks how many permits may be had.
-func (w *World) available(s interface {
-	Available(ctx context.Context) (int, error)
-}, want int) {
-	w.Helper()
-	got, err := s.Available(w.ctx())
-	w.must(err)
-	if got != want {
-		w.Fatalf("%d permits may be had, want %d", got, want)
-	}
-}
-
 // refused checks that a try for n is refused for the moment.
-func (w *World) refused(s *semaphore.Semaphore, n int) error {
+func (w *World) refused(s *semaphore.Semaphore, n int) {
 	w.Helper()
-	_, err := s.TryAcquireN(w.ctx(), n)
-	w.checkError(err, lockkeeper.ErrNotAcquired)
-	return err
-}
-
-// nextEvent returns the next thing that a hook reported.
-func nextEvent[T any](w *World, reported chan T) (x T) {
-	w.Helper()
-	select {
-	case x = <-reported:
-	case <-time.After(10 * time.Second):
-		w.Fatal("the hook was not called")
-	}
-	return x
-}
-
-// checkAllKeysExpire checks that every key has its expiry.
-func (w *World) checkAllKeysExpire() {
-	w.Helper()
-	all, err := w.admin.Keys(w.ctx(), "*").Result()
-	w.must(err)
-	for _, k := range all {
-		if d, err := w.admin.PTTL(w.ctx(), k).Result(); err != nil || d == -1 {
-			w.Errorf("%s has no expiry (%v, %v)", k, d, err)
-		}
-	}
-}
-
-// contend acquires with random weights from several processes at once, and calls f with what it got.
-func (w *World) contend(processes, goroutines, rounds, limit int, f func(*lockkeeper.Lease, int)) {
-	seed := rand.Uint64()
-	w.Logf("seed %d", seed)
-	var list []*semaphore.Semaphore
-	for range processes {
-		list = append(list, w.Process().sem(limit))
-	}
-	parallel(processes*goroutines, func(i int) {
-		r := rand.New(rand.NewPCG(seed, uint64(i)))
-		for range rounds {
-			n := 1 + r.IntN(limit)
-			lease, err := list[i%processes].AcquireN(w.ctx(), n)
-			if err != nil {
-				w.Error(err)
-				return
-			}
-			f(lease, n)
-			time.Sleep(time.Duration(r.IntN(5)) * time.Millisecond)
-		}
-	})
+	w.checkError(errorOf(s.TryAcquireN(w.ctx(), n)), lockkeeper.ErrNotAcquired)
 }
 
 func limitReachedNotExceeded(w *World) {
 	const limit = 5
 	var taken, peak, over atomic.Int64
-	w.contend(4, 4, 12, limit, func(lease *lockkeeper.Lease, n int) {
+	w.contend(4, 4, 12, limit, func(p *Process) limiter { return w.makers()[0](p, limit) }, func(g grant, n int) {
 		now := taken.Add(int64(n))
 		if now > limit {
 			over.Add(1)
@@ -132,7 +63,7 @@ func limitReachedNotExceeded(w *World) {
 		}
 		time.Sleep(time.Millisecond)
 		taken.Add(-int64(n))
-		w.release(lease)
+		w.giveBack(g)
 	})
 	if peak.Load() != limit || over.Load() != 0 {
 		w.Errorf("%d permits of %d at the most, %d times too many", peak.Load(), limit, over.Load())
@@ -141,60 +72,17 @@ func limitReachedNotExceeded(w *World) {
 	w.checkClean()
 }
 
-func invalidPermitCounts(w *World) {
-	p := w.Process()
-	p.Net.ResetCount()
-	for _, s := range []*semaphore.Semaphore{p.sem(3), p.sem(3, noRenewal)} {
-		for _, n := range []int{0, -1, 4} {
-			_, err := s.AcquireN(w.ctx(), n)
-			w.checkError(err, lockkeeper.ErrInvalid)
-			_, err = s.TryAcquireN(w.ctx(), n)
-			w.checkError(err, lockkeeper.ErrInvalid)
-			w.checkError(s.DoN(w.ctx(), n, func(context.Context, uint64) error { return nil }), lockkeeper.ErrInvalid)
-		}
-		for _, limit := range []int{0, -1, 1_000_000_001} {
-			w.checkError(s.SetLimit(w.ctx(), limit), lockkeeper.ErrInvalid)
-		}
-	}
-	if n := p.Net.Scripts(); n != 0 {
-		w.Errorf("%d scripts were sent", n)
-	}
-
-	// The limit in force is lower than this caller's.
-	s := p.sem(3)
-	lease, err := s.TryAcquire(w.ctx())
-	w.must(err)
-	w.release(lease)
-	w.must(s.SetLimit(w.ctx(), 2))
-	ctx, cancel := context.WithTimeout(w.ctx(), 10*time.Second)
-	_, err = s.AcquireN(ctx, 3)
-	cancel()
-	w.checkError(err, semaphore.ErrAboveLimit)
-	_, err = s.TryAcquireN(w.ctx(), 3)
-	w.checkError(err, semaphore.ErrAboveLimit)
-	w.awaitWaiters("x", 0)
-	w.checkClean()
-}
-
-func crashedHoldersPermits(w *World) { w.permitsReturnAfterLease((*Process).Crash) }
-
-// unresponsiveHoldersPermits: the process is as good as frozen; the connections stay.
-func unresponsiveHoldersPermits(w *World) {
-	w.permitsReturnAfterLease(func(p *Process) { p.Net.Blackhole() })
-}
-
-// permitsReturnAfterLease takes two of three permits in a process to which something happens then, and waits for them.
-func (w *World) permitsReturnAfterLease(happens func(*Process)) {
+// crashedHoldersPermits takes two of three permits in a process that crashes then, and waits for them.
+func crashedHoldersPermits(w *World) {
 	a := w.Process()
 	gone := w.mustAcquire(permits(a.sem(3), 2))
 	b := w.Process().sem(3)
 	held := w.mustAcquire(permits(b, 1))
 	waits := w.acquireAsync(w.ctx(), 1, permits(w.Process().sem(3), 2))
-	happens(a)
+	a.Crash()
 	ends := time.Now().Add(ttl)
 	w.refused(b, 1)
-	r := w.await(waits, ttl+50*time.Millisecond)
-	w.must(r.err)
+	r := w.awaitGrant(waits, ttl+50*time.Millisecond)
 	if late := r.at.Sub(ends); !w.Real && late > 50*time.Millisecond {
 		w.Errorf("the permits returned %v after the lease had ended", late)
 	}
@@ -211,27 +99,6 @@ func (w *World) permitsReturnAfterLease(happens func(*Process)) {
 	w.checkClean()
 }
 
-func releasedByOtherProcess(w *World) {
-	a, b := w.Process().sem(6, noRenewal), w.Process().sem(6, noRenewal)
-	one, two, three := w.mustAcquire(permits(a, 1)), w.mustAcquire(permits(b, 2)), w.mustAcquire(permits(a, 3))
-	w.available(b, 0)
-	free := 0
-	for _, x := range []struct {
-		lease *lockkeeper.Lease
-		n     int
-	}{{two, 2}, {three, 3}, {one, 1}} {
-		other, err := w.Process().sem(6).Adopt(w.ctx(), x.lease.Token())
-		w.must(err)
-		if other.Fence() != x.lease.Fence() {
-			w.Errorf("fence %d became %d", x.lease.Fence(), other.Fence())
-		}
-		w.release(other)
-		free += x.n
-		w.available(a, free)
-	}
-	w.checkOnlyTombstones() // of those that were adopted
-}
-
 func endedLeaseReturnsNothing(w *World) {
 	s, t := w.Process().sem(4, noRenewal), w.Process().sem(4)
 	twice := w.mustAcquire(permits(s, 2))
@@ -240,8 +107,7 @@ func endedLeaseReturnsNothing(w *World) {
 	w.available(t, 2)
 	w.release(twice)
 	w.available(t, 2)
-	copied, err := t.Adopt(w.ctx(), lost.Token())
-	w.must(err)
+	copied := must.Get(t.Adopt(w.ctx(), lost.Token()))(w)
 	w.release(copied)
 	w.available(t, 4)
 	w.checkError(lost.Release(w.ctx()), lockkeeper.ErrLost)
@@ -249,10 +115,7 @@ func endedLeaseReturnsNothing(w *World) {
 
 	lost = w.mustAcquire(permits(s, 3))
 	w.awaitLoss(lost, ttl)
-	w.eventually("the server to end it as well", func() bool {
-		n, err := t.Available(w.ctx())
-		return err == nil && n == 4
-	})
+	w.awaitAvailable(t, 4)
 	held := w.mustAcquire(permits(t, 3))
 	w.checkError(lost.Release(w.ctx()), lockkeeper.ErrLost)
 	w.checkError(lost.Extend(w.ctx(), ttl), lockkeeper.ErrLost)
@@ -350,46 +213,7 @@ func aboveLoweredLimit(w *World) {
 	w.expectNotGranted(last)
 	w.release(lease)
 	w.release(w.expectGranted(last))
-
-	// The head of the queue is notified at once.
-	held = []*lockkeeper.Lease{w.mustAcquire(permits(s, 3))}
-	w.must(s.SetLimit(w.ctx(), 5))
-	slow := w.Process(slowHeartbeats).sem(5)
-	first := w.acquireAsync(w.ctx(), 1, permits(slow, 5))
-	w.must(s.SetLimit(w.ctx(), 3))
-	w.checkError(w.await(first, 10*time.Millisecond).err, semaphore.ErrAboveLimit)
-	w.release(held[0])
 	w.checkClean()
-}
-
-// latestCallersLimit: SetLimit is in force for those who know the same limit as before, until one comes who knows another.
-func latestCallersLimit(w *World) {
-	changed := make(chan int, 10)
-	hook := func(o *lockkeeper.Options) {
-		o.Hooks.LimitChanged = func(e lockkeeper.Event) { changed <- e.Limit }
-	}
-	a, b := w.Process(hook).sem(4), w.Process(hook).sem(4)
-	w.release(w.mustAcquire(permits(a, 1)))
-	w.must(a.SetLimit(w.ctx(), 2))
-	lease := w.mustAcquire(permits(b, 1))
-	w.available(b, 1)
-	w.release(lease)
-	c := w.Process(hook).sem(7)
-	lease = w.mustAcquire(permits(c, 1))
-	w.available(b, 6)
-	w.release(lease)
-	lease = w.mustAcquire(permits(a, 1)) // the old constant counts again, as that of the latest caller
-	w.available(b, 3)
-	w.release(lease)
-	for _, want := range []int{2, 7, 4} {
-		if got := nextEvent(w, changed); got != want {
-			w.Errorf("LimitChanged reported %d, want %d", got, want)
-		}
-	}
-	if len(changed) != 0 {
-		w.Errorf("LimitChanged reported %d, which was in force already", <-changed)
-	}
-	w.must(w.admin.Del(w.ctx(), w.P.Key("x"), w.metaKey("x")).Err())
 }
 
 func heavyWaiter(w *World) {
@@ -426,54 +250,20 @@ func heavyWaiter(w *World) {
 	w.checkClean()
 }
 
-func inspectPermits(w *World) {
-	p := w.Process()
-	s := p.sem(5)
-	list, err := s.Holders(w.ctx())
-	w.must(err)
-	if len(list) != 0 {
-		w.Errorf("holders of nothing: %+v", list)
+func lateDuplicateSetLimit(w *World) {
+	reported := make(chan lockkeeper.Event, 10)
+	p := w.Process(func(o *lockkeeper.Options) { o.Hooks.LimitChanged = func(e lockkeeper.Event) { reported <- e } })
+	s := p.sem(10)
+	lease := w.mustAcquire(permits(s, 1))
+	w.must(s.SetLimit(w.ctx(), 9))
+	nextEvent(w, reported)
+	p.Net.Break("evalsha", 1, faultnet.CutReply|faultnet.Copy)
+	w.must(s.SetLimit(w.ctx(), 5))
+	if e := nextEvent(w, reported); e.Limit != 5 {
+		w.Errorf("LimitChanged reported %d", e.Limit)
 	}
-	leases := []*lockkeeper.Lease{w.mustAcquire(permits(s, 1)), w.mustAcquire(permits(s, 3))}
-	ctx, cancel := context.WithCancel(w.ctx())
-	waits := []chan result{w.acquireAsync(ctx, 1, permits(s, 4)), w.acquireAsync(ctx, 2, permits(s, 2))}
-	list, err = s.Holders(w.ctx())
-	w.must(err)
-	if len(list) != 2 {
-		w.Fatalf("holders %+v", list)
-	}
-	for _, h := range list {
-		want := map[string]int{leases[0].Token(): 1, leases[1].Token(): 3}[h.Token]
-		if h.Permits != want || h.Keeper != p.ID() || h.ExpiresIn <= 0 || h.ExpiresIn > ttl || h.Fence != leases[0].Fence() && h.Fence != leases[1].Fence() {
-			w.Errorf("holder %+v, want %d permits", h, want)
-		}
-	}
-	queue, err := s.Waiters(w.ctx())
-	w.must(err)
-	if len(queue) != 2 || queue[0].Permits != 4 || queue[1].Permits != 2 || !queue[0].Alive || queue[0].Keeper != p.ID() {
-		w.Errorf("waiters %+v", queue)
-	}
-	w.available(s, 1)
-	cancel()
-	for _, ch := range waits {
-		w.checkError(w.await(ch, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
-	}
-	w.awaitWaiters("x", 0)
-	for _, l := range leases {
-		w.release(l)
-	}
-	w.checkClean()
-}
-
-// outageForPermits: what the semaphore has beside Lock.
-func outageForPermits(w *World) {
-	p := w.Process()
-	s := p.sem(1)
-	w.mustAcquire(permits(s, 1))
-	err := w.callWithTimeout(heartbeatInterval, func(ctx context.Context) error { _, err := s.Acquire(ctx); return err })
-	w.checkError(err, lockkeeper.ErrNotAcquired)
-	defer w.freeze(p)()
-	w.expectUnavailable("Acquire", heartbeatInterval, func(ctx context.Context) error { _, err := s.Acquire(ctx); return err })
-	w.expectUnavailable("SetLimit", heartbeatInterval, func(ctx context.Context) error { return s.SetLimit(ctx, 2) })
-	w.expectUnavailable("Available", heartbeatInterval, errorOnly(s.Available))
+	w.must(s.SetLimit(w.ctx(), 8))
+	w.must(p.Net.Replay())
+	w.available(s, 7)
+	w.release(lease)
 }

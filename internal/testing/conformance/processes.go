@@ -14,6 +14,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/redis/go-redis/v9"
 )
@@ -86,6 +87,12 @@ func startChild(t *testing.T, s *redistest.Server, role string) *redistest.Child
 func Processes(t *testing.T, p Primitive) {
 	ctx := context.Background()
 	queue := "{lock:x}:" + p.Kind + ":queue"
+	run := func(name string, test func(t *testing.T, s *redistest.Server)) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, redistest.Start(t))
+		})
+	}
 	waiting := func(t *testing.T, s *redistest.Server, n int) {
 		t.Helper()
 		s.Await(strconv.Itoa(n), func(ctx context.Context, c *redis.Client) (string, error) {
@@ -93,9 +100,7 @@ func Processes(t *testing.T, p Primitive) {
 			return strconv.FormatInt(v, 10), err
 		})
 	}
-	t.Run("shared_counter_over_processes", func(t *testing.T) {
-		t.Parallel()
-		s := redistest.Start(t)
+	run("shared_counter_over_processes", func(t *testing.T, s *redistest.Server) {
 		var ps []*redistest.Child
 		for range 4 {
 			ps = append(ps, startChild(t, s, "count 100"))
@@ -111,9 +116,7 @@ func Processes(t *testing.T, p Primitive) {
 			t.Errorf("counted %d of 400, %v", n, err)
 		}
 	})
-	t.Run("killed_holder_replaced_at_lease_expiry", func(t *testing.T) {
-		t.Parallel()
-		s := redistest.Start(t)
+	run("killed_holder_replaced_at_lease_expiry", func(t *testing.T, s *redistest.Server) {
 		a := startChild(t, s, "hold")
 		a.WaitForLine("held")
 		b := startChild(t, s, "hold")
@@ -125,9 +128,7 @@ func Processes(t *testing.T, p Primitive) {
 			t.Errorf("the next holder was granted the lock %v after the kill, with a lease of %v", d, 2*ttl)
 		}
 	})
-	t.Run("killed_waiter_causes_no_delay", func(t *testing.T) {
-		t.Parallel()
-		s := redistest.Start(t)
+	run("killed_waiter_causes_no_delay", func(t *testing.T, s *redistest.Server) {
 		a := startChild(t, s, "hold")
 		a.WaitForLine("held")
 		dead := startChild(t, s, "hold")
@@ -141,9 +142,7 @@ func Processes(t *testing.T, p Primitive) {
 		b.WaitForLine("held")
 		b.Signal(syscall.SIGKILL)
 	})
-	t.Run("frozen_holder_sees_loss_on_resume", func(t *testing.T) {
-		t.Parallel()
-		s := redistest.Start(t)
+	run("frozen_holder_sees_loss_on_resume", func(t *testing.T, s *redistest.Server) {
 		a := startChild(t, s, "hold")
 		first := a.WaitForLine("held")
 		b := startChild(t, s, "hold")
@@ -164,9 +163,7 @@ func Processes(t *testing.T, p Primitive) {
 		b.Stop()
 		b.WaitForLine("released <nil>")
 	})
-	t.Run("frozen_waiters_delay_by_one_heartbeat_timeout", func(t *testing.T) {
-		t.Parallel()
-		s := redistest.Start(t)
+	run("frozen_waiters_delay_by_one_heartbeat_timeout", func(t *testing.T, s *redistest.Server) {
 		a := startChild(t, s, "hold")
 		a.WaitForLine("held")
 		var frozen []*redistest.Child
@@ -198,30 +195,22 @@ func Processes(t *testing.T, p Primitive) {
 			f.WaitForLine("released <nil>")
 		}
 	})
-	t.Run("process_frozen_longer_than_requested_lease", func(t *testing.T) {
-		t.Parallel()
-		s := redistest.Start(t)
+	run("process_frozen_longer_than_requested_lease", func(t *testing.T, s *redistest.Server) {
 		first := startChild(t, s, "hold") // loads the scripts
 		first.WaitForLine("held")
 		first.Stop()
 		first.WaitForLine("released <nil>")
-		if err := first.Wait(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, first.Wait())
 		admin := s.Client()
 		// The server delays the request until the process is frozen, and grants it then.
-		if err := admin.Do(ctx, "client", "pause", 60_000, "write").Err(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, admin.Do(ctx, "client", "pause", 60_000, "write").Err())
 		a := startChild(t, s, "hold")
 		s.Await("true", func(ctx context.Context, c *redis.Client) (string, error) {
 			list, err := c.ClientList(ctx).Result()
 			return strconv.FormatBool(strings.Contains(list, " flags=b ")), err
 		})
 		a.Signal(syscall.SIGSTOP)
-		if err := admin.Do(ctx, "client", "unpause").Err(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, admin.Do(ctx, "client", "unpause").Err())
 		key := p.Key("x")
 		s.Await("1", func(ctx context.Context, c *redis.Client) (string, error) {
 			n, err := c.Exists(ctx, key).Result()
@@ -237,50 +226,37 @@ func Processes(t *testing.T, p Primitive) {
 		a.Stop()
 		a.WaitForLine("released <nil>")
 	})
-	t.Run("server_frozen_longer_than_lease", func(t *testing.T) {
-		t.Parallel()
-		s := redistest.Start(t)
-		k, err := lockkeeper.New(s.Client(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+	run("server_frozen_longer_than_lease", func(t *testing.T, s *redistest.Server) {
+		k := must.Get(lockkeeper.New(s.Client(), nil))(t)
 		defer func() { _ = k.Close() }()
-		calls := map[string]func(context.Context, Locker) (*lockkeeper.Lease, error){
-			"lock": func(ctx context.Context, l Locker) (*lockkeeper.Lease, error) { return l.Lock(ctx) },
-			"try":  func(ctx context.Context, l Locker) (*lockkeeper.Lease, error) { return l.TryLock(ctx) },
-			"lock without a context that could end": func(_ context.Context, l Locker) (*lockkeeper.Lease, error) {
-				return l.Lock(ctx)
-			},
-		}
-		locks := map[string]Locker{}
-		for name := range calls {
-			l, err := p.New(k, name, Options{TTL: ttl})
-			if err != nil {
-				t.Fatal(err)
-			}
-			locks[name] = l
+		within, cancel := context.WithTimeout(ctx, 30*time.Second)
+		defer cancel()
+		var calls []func() (*lockkeeper.Lease, error)
+		for _, call := range []func(l Locker) (*lockkeeper.Lease, error){
+			func(l Locker) (*lockkeeper.Lease, error) { return l.Lock(within) },
+			func(l Locker) (*lockkeeper.Lease, error) { return l.Lock(ctx) }, // which cannot end
+			func(l Locker) (*lockkeeper.Lease, error) { return l.TryLock(within) },
+		} {
+			l := must.Get(p.New(k, fmt.Sprintf("x%d", len(calls)), Options{TTL: ttl}))(t)
+			calls = append(calls, func() (*lockkeeper.Lease, error) { return call(l) })
 		}
 		for range 20 { // opens connections and loads the scripts
-			parallel(len(calls), func(int) {
-				for _, l := range locks {
-					if lease, err := l.TryLock(ctx); err == nil {
-						_ = lease.Release(ctx)
-					}
+			parallel(len(calls), func(i int) {
+				if lease, err := calls[i](); err == nil {
+					_ = lease.Release(ctx)
 				}
 			})
 		}
-		within, cancel := context.WithTimeout(ctx, 30*time.Second)
-		defer cancel()
 		s.Freeze()
 		got := make(chan error, len(calls))
-		for name, call := range calls {
+		for i, call := range calls {
 			go func() {
-				lease, err := call(within, locks[name])
+				lease, err := call()
 				if err == nil {
 					err = lease.Release(ctx)
 				}
 				if err != nil {
-					err = fmt.Errorf("%s: %w", name, err)
+					err = fmt.Errorf("call %d: %w", i, err)
 				}
 				got <- err
 			}()
@@ -299,20 +275,12 @@ func Processes(t *testing.T, p Primitive) {
 			}
 		}
 	})
-	t.Run("server_freeze_leaves_no_stale_lease", func(t *testing.T) {
-		t.Parallel()
-		s := redistest.Start(t)
+	run("server_freeze_leaves_no_stale_lease", func(t *testing.T, s *redistest.Server) {
 		rdb := redis.NewClient(&redis.Options{Addr: s.Addr, ReadTimeout: 50 * time.Millisecond})
 		defer func() { _ = rdb.Close() }()
-		k, err := lockkeeper.New(rdb, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		k := must.Get(lockkeeper.New(rdb, nil))(t)
 		defer func() { _ = k.Close() }()
-		l, err := p.New(k, "x", Options{TTL: 30 * time.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(p.New(k, "x", Options{TTL: 30 * time.Second}))(t)
 		for i := range 10 {
 			s.Freeze()
 			short, cancel := context.WithTimeout(ctx, 150*time.Millisecond)
@@ -327,9 +295,7 @@ func Processes(t *testing.T, p Primitive) {
 			if err != nil {
 				t.Fatalf("round %d: an unknown lease holds the lock: %v", i, err)
 			}
-			if err := lease.Release(ctx); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, lease.Release(ctx))
 		}
 	})
 }

@@ -6,12 +6,12 @@ import (
 	"io"
 	"log/slog"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/redis/go-redis/v9"
 )
@@ -23,15 +23,12 @@ func Replicas(t *testing.T, p Primitive) {
 		"grants": func(t *testing.T) {
 			r := startReplicated(t, p)
 			r.haveGrantedLeases()
-			r.replicaIsReadOnly()
-			r.cancelDuringAck()
 			r.fsyncUnavailable()
 		},
 		"too_few": func(t *testing.T) { startReplicated(t, p).tooFewReplicas() },
 		"adopt":   func(t *testing.T) { startReplicated(t, p).adoptWithAck() },
 	}
 	if p.Kind == "fair" { // the code path is the same for all
-		tests["cluster"] = func(t *testing.T) { clusterReplicaAck(t, p) }
 		tests["fsync"] = func(t *testing.T) { fsyncAck(t, p) }
 	}
 	for name, test := range tests {
@@ -45,7 +42,7 @@ func Replicas(t *testing.T, p Primitive) {
 // startReplicated starts a primary with two replicas.
 func startReplicated(t *testing.T, p Primitive) *replicated {
 	t.Helper()
-	primary := redistest.Start(t, "--repl-diskless-sync-delay", "0")
+	primary := redistest.Start(t)
 	r := &replicated{deployment: &deployment{t, p, wrapEverySecondClient(func() redis.UniversalClient { return primary.Client() })}}
 	for range 2 {
 		r.replicas = append(r.replicas, redistest.StartReplica(t, primary))
@@ -61,12 +58,9 @@ type replicated struct {
 // lockWithAck returns a lock of a new keeper that waits for replicas.
 func (r *replicated) lockWithAck(a lockkeeper.ReplicaAck, name string) Locker {
 	r.Helper()
-	k, err := lockkeeper.New(r.rdb(), &lockkeeper.Options{
+	k := must.Get(lockkeeper.New(r.rdb(), &lockkeeper.Options{
 		HeartbeatInterval: frequentHeartbeat, ReplicaAck: a, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
-	})
-	if err != nil {
-		r.Fatal(err)
-	}
+	}))(r)
 	r.Cleanup(func() { _ = k.Close() })
 	return r.lock(k, name)
 }
@@ -96,9 +90,7 @@ func (r *replicated) haveGrantedLeases() {
 					r.Errorf("a replica does not have the lease that was returned: fence %s, want %d", fences(s), lease.Fence())
 				}
 			}
-			if err := lease.Release(ctx); err != nil {
-				r.Error(err)
-			}
+			must.Report(r, lease.Release(ctx))
 		}
 	})
 }
@@ -117,23 +109,18 @@ func (r *replicated) tooFewReplicas() {
 	r.lockOnce(ctx, two)  // its connection has written something
 
 	// The waiter enqueued while all replicas were there, and is granted the lock when one is frozen.
-	holder, err := plain.Lock(ctx)
-	if err != nil {
-		r.Fatal(err)
-	}
+	holder := must.Get(plain.Lock(ctx))(r)
 	waits := make(chan error, 1)
 	go func() {
 		_, err := two.Lock(ctx)
 		waits <- err
 	}()
 	rdb := r.rdb()
-	r.eventually("a waiter", func() bool {
+	eventually(r, "a waiter", func() bool {
 		return rdb.ZCount(ctx, "{lock:y}:"+r.p.Kind+":queue", "-inf", protocol.BehindWaiters).Val() == 1
 	})
 	r.replicas[0].Freeze()
-	if err := holder.Release(ctx); err != nil {
-		r.Error(err)
-	}
+	must.Report(r, holder.Release(ctx))
 	var not *lockkeeper.NotAcknowledgedError
 	if err := <-waits; !errors.As(err, &not) || not.Replicas != 1 {
 		r.Errorf("granted by a message: %v", err)
@@ -164,74 +151,6 @@ func (r *replicated) lockOnce(ctx context.Context, l Locker) {
 	}
 }
 
-// replicaIsReadOnly checks that the error of a replica is not contention.
-func (r *replicated) replicaIsReadOnly() {
-	r.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	holder, err := r.lock(r.keeper(lockkeeper.Hooks{}), "read-only").Lock(ctx)
-	if err != nil {
-		r.Fatal(err)
-	}
-	replica := r.replicas[0].Client()
-	r.eventually("the lease at the replica", func() bool { return replica.Exists(ctx, r.p.Key("read-only")).Val() == 1 })
-	k, err := lockkeeper.New(replica, &lockkeeper.Options{Retry: lockkeeper.RetryPolicy{MaxElapsed: time.Millisecond}})
-	if err != nil {
-		r.Fatal(err)
-	}
-	r.Cleanup(func() { _ = k.Close() })
-	_, err = r.lock(k, "read-only").TryLock(ctx)
-	if errors.Is(err, lockkeeper.ErrNotAcquired) || err == nil || !strings.Contains(err.Error(), "READONLY") {
-		r.Errorf("Lock on a replica: %v", err)
-	}
-	if err := holder.Release(ctx); err != nil {
-		r.Error(err)
-	}
-}
-
-// cancelDuringAck checks that a caller whose context ends does not wait for replicas any longer.
-func (r *replicated) cancelDuringAck() {
-	r.Helper()
-	const timeout = 20 * time.Second
-	l := r.lockWithAck(lockkeeper.ReplicaAck{Replicas: 2, Timeout: timeout}, "z")
-	for _, s := range r.replicas {
-		s.Freeze()
-		defer s.Thaw()
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	result := make(chan error, 1)
-	go func() {
-		_, err := l.Lock(ctx)
-		result <- err
-	}()
-	r.awaitBlockedClient() // by WAIT: it was granted the lock
-	cancel()
-	began := time.Now()
-	err := <-result
-	if !errors.Is(err, context.Canceled) || !errors.Is(err, lockkeeper.ErrUnavailable) || errors.Is(err, lockkeeper.ErrNotAcquired) {
-		r.Errorf("the error is %v", err)
-	}
-	if took := time.Since(began); took > timeout/2 {
-		r.Errorf("it returned after %v", took)
-	}
-	plain := r.lock(r.keeper(lockkeeper.Hooks{}), "z")
-	r.eventually("it is free", func() bool {
-		lease, err := plain.TryLock(context.Background())
-		_ = lease.Release(context.Background())
-		return err == nil
-	})
-}
-
-// awaitBlockedClient waits until a client of the primary waits for something.
-func (r *replicated) awaitBlockedClient() {
-	r.Helper()
-	rdb := r.rdb()
-	r.eventually("a client that waits for replicas", func() bool {
-		return strings.Contains(rdb.Info(context.Background(), "clients").Val(), "\r\nblocked_clients:1\r\n")
-	})
-}
-
 // adoptWithAck checks that Adopt waits for replicas as an acquisition does. If a replica does not acknowledge in
 // time, the lease remains with its former holder.
 func (r *replicated) adoptWithAck() {
@@ -241,10 +160,7 @@ func (r *replicated) adoptWithAck() {
 	plain := r.lock(r.keeper(lockkeeper.Hooks{}), "w")
 	quick := r.lockWithAck(lockkeeper.ReplicaAck{Replicas: 2, Timeout: 1500 * time.Millisecond}, "w")
 	slow := r.lockWithAck(lockkeeper.ReplicaAck{Replicas: 2, Timeout: 20 * time.Second}, "w")
-	lease, err := plain.Lock(ctx)
-	if err != nil {
-		r.Fatal(err)
-	}
+	lease := must.Get(plain.Lock(ctx))(r)
 	r.replicas[0].Freeze()
 	defer r.replicas[0].Thaw()
 	adopted, err := quick.Adopt(ctx, lease.Token())
@@ -260,9 +176,7 @@ func (r *replicated) adoptWithAck() {
 	if _, err := plain.TryLock(ctx); !errors.Is(err, lockkeeper.ErrNotAcquired) {
 		r.Errorf("the lease that could not be adopted was released: %v", err)
 	}
-	if err := lease.Err(); err != nil {
-		r.Error(err)
-	}
+	must.Report(r, lease.Err())
 	got := make(chan *lockkeeper.Lease, 1)
 	go func() {
 		adopted, err := slow.Adopt(ctx, lease.Token())
@@ -280,9 +194,7 @@ func (r *replicated) adoptWithAck() {
 	if adopted = <-got; adopted.Fence() != lease.Fence() {
 		r.Errorf("fence %d, before it was adopted %d", adopted.Fence(), lease.Fence())
 	}
-	if err := adopted.Release(ctx); err != nil {
-		r.Error(err)
-	}
+	must.Report(r, adopted.Release(ctx))
 	r.lockOnce(ctx, plain)
 	if _, err := slow.Adopt(ctx, adopted.Token()); !errors.Is(err, lockkeeper.ErrLost) {
 		r.Errorf("adopted after it was released: %v", err)
@@ -315,47 +227,5 @@ func fsyncAck(t *testing.T, p Primitive) {
 	if known && err != nil || !known && !errors.As(err, &not) {
 		t.Errorf("the server knows WAITAOF: %t; the error is %v", known, err)
 	}
-	if err := lease.Release(ctx); err != nil {
-		t.Error(err)
-	}
-}
-
-// clusterReplicaAck checks that on a Cluster the replica of the name's own primary must acknowledge.
-func clusterReplicaAck(t *testing.T, p Primitive) {
-	c := redistest.StartCluster(t, 3, 1)
-	r := &replicated{deployment: &deployment{t, p, wrapEverySecondClient(func() redis.UniversalClient { return c.Client() })}}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	node, err := c.Client().MasterForKey(ctx, r.p.Key("x"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var own *redistest.Server
-	for i, primary := range c.Primaries {
-		if primary.Addr == node.Options().Addr {
-			own = c.Replicas[i][0]
-		} else {
-			c.Replicas[i][0].Freeze() // the others do not matter
-			defer c.Replicas[i][0].Thaw()
-		}
-	}
-	l := r.lockWithAck(lockkeeper.ReplicaAck{Majority: true, Timeout: 5 * time.Second}, "x")
-	lease, err := l.Lock(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if own.Client().DBSize(ctx).Val() == 0 {
-		t.Error("the replica does not have the lease that was returned")
-	}
-	if err := lease.Release(ctx); err != nil {
-		t.Error(err)
-	}
-	own.Freeze()
-	defer own.Thaw()
-	_, err = l.Lock(ctx)
-	var not *lockkeeper.NotAcknowledgedError
-	if !errors.As(err, &not) || not.Replicas != 0 {
-		t.Errorf("without the replica: %v", err)
-	}
-	r.lockOnce(ctx, r.lock(r.keeper(lockkeeper.Hooks{}), "x"))
+	must.Report(t, lease.Release(ctx))
 }

