@@ -6,13 +6,11 @@
 //	p99-x-ping  the 99th percentile of the hand-offs over the median PING
 //	cmds/op     client commands per acquisition, as the server counts them
 //
-// and for those that serve in order
+// and for one that serves in order
 //
-//	server-us/op    server time per hand-off, one more waiter that takes its place at the end included
-//	B/waiter        memory of the server per waiter
 //	idle-cmds/s     client commands while a queue does not move; x-heartbeats: relative to one heartbeat per keeper
-//	turns-min, -max the fewest and the most turns that a contender got
-//	longest-wait-x  the longest wait over what a perfect queue would have taken
+//
+// Package bench measures fairness, long queues, many leases, and readers beside a writer, of other libraries as well.
 package benchmarks
 
 import (
@@ -31,6 +29,8 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/redis/go-redis/v9"
 )
@@ -72,17 +72,14 @@ func (b *bench) keeper() (*lockkeeper.Keeper, *redis.Client) {
 func (b *bench) keeperWith(h lockkeeper.Hooks) (*lockkeeper.Keeper, *redis.Client) {
 	b.Helper()
 	rdb := b.s.Client()
-	k, err := lockkeeper.New(rdb, &lockkeeper.Options{Hooks: h, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
-	b.must(err)
+	k := must.Get(lockkeeper.New(rdb, &lockkeeper.Options{Hooks: h, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}))(b)
 	b.Cleanup(func() { _ = k.Close() })
 	return k, rdb
 }
 
 func (b *bench) lock(k *lockkeeper.Keeper, name string) Locker {
 	b.Helper()
-	l, err := b.new(k, name)
-	b.must(err)
-	return l
+	return must.Get(b.new(k, name))(b)
 }
 
 func (b *bench) must(err error) {
@@ -126,12 +123,8 @@ func (b *bench) floor(rdb *redis.Client) func(name string) {
 	take, give, err := Bare(ctx, rdb)
 	b.must(err)
 	return func(name string) {
-		if err := take(name); err != nil {
-			b.Error(err)
-		}
-		if err := give(name); err != nil {
-			b.Error(err)
-		}
+		must.Report(b, take(name))
+		must.Report(b, give(name))
 	}
 }
 
@@ -155,6 +148,26 @@ func turns(n, block int, a, z func(ops int)) (as, zs []float64) {
 		}
 	}
 	return as, zs
+}
+
+// blocks runs operations in blocks, and returns the median of the server's time for scripts per operation of each: server time is noisy on
+// a shared machine. prepare, if not nil, is called before each block and is not measured.
+func (b *bench) blocks(prepare func(ops int), op func(i int)) float64 {
+	b.Helper()
+	var list []float64
+	for left := b.N; left > 0; {
+		ops := min(left, 500)
+		left -= ops
+		if prepare != nil {
+			prepare(ops)
+		}
+		b.resetStats()
+		for i := range ops {
+			op(i)
+		}
+		list = append(list, b.stats()["evalsha"].Micros/float64(ops))
+	}
+	return Median(list)
 }
 
 // Uncontended is one goroutine that locks and releases, beside the floor.
@@ -192,16 +205,8 @@ func Uncontended(b *testing.B, n New) {
 // the time of the one over that of the other.
 func Acknowledged(b *testing.B, n New) {
 	m := start(b, n)
-	replica := redistest.Start(b, "--replicaof", fmt.Sprintf("127.0.0.1 %d", m.s.Port))
-	replica.Await("up", func(ctx context.Context, c *redis.Client) (string, error) {
-		info, err := c.Info(ctx, "replication").Result()
-		if strings.Contains(info, "master_link_status:up") {
-			return "up", err
-		}
-		return info, err
-	})
-	k, err := lockkeeper.New(m.s.Client(), &lockkeeper.Options{ReplicaAck: lockkeeper.ReplicaAck{Replicas: 1}})
-	m.must(err)
+	redistest.StartReplica(b, m.s)
+	k := must.Get(lockkeeper.New(m.s.Client(), &lockkeeper.Options{ReplicaAck: lockkeeper.ReplicaAck{Replicas: 1}}))(m)
 	b.Cleanup(func() { _ = k.Close() })
 	plain, _ := m.keeper()
 	safe, fast := m.lock(k, "x"), m.lock(plain, "y")
@@ -221,40 +226,6 @@ func Acknowledged(b *testing.B, n New) {
 	})
 	b.StopTimer()
 	b.ReportMetric(Median(ours)/Median(bare), "x-plain")
-	b.ReportMetric(Median(ours), "ns/op")
-}
-
-// UncontendedParallel is 64 goroutines, each on a name of its own, beside as many at the floor.
-func UncontendedParallel(b *testing.B, n New) {
-	const goroutines = 64
-	m := start(b, n)
-	k, rdb := m.keeper()
-	floor := m.floor(rdb)
-	var locks []Locker
-	for i := range goroutines {
-		locks = append(locks, m.lock(k, "x"+strconv.Itoa(i)))
-	}
-	parallel := func(op func(i int)) func(int) {
-		return func(ops int) {
-			var wg sync.WaitGroup
-			for i := range goroutines {
-				wg.Go(func() {
-					for range max(ops/goroutines, 1) {
-						op(i)
-					}
-				})
-			}
-			wg.Wait()
-		}
-	}
-	us := parallel(func(i int) { m.once(locks[i]) })
-	them := parallel(func(i int) { floor("floor" + strconv.Itoa(i)) })
-	us(2000)
-	them(2000)
-	b.ResetTimer()
-	ours, bare := turns(b.N, 50*goroutines, us, them)
-	b.StopTimer()
-	b.ReportMetric(Median(ours)/Median(bare), "x-floor")
 	b.ReportMetric(Median(ours), "ns/op")
 }
 
@@ -318,9 +289,7 @@ func handoff(b *testing.B, n New, waiters int) {
 					}
 				}
 				start := time.Now()
-				if err := m.rdb.Ping(ctx).Err(); err != nil {
-					b.Error(err)
-				}
+				must.Report(b, m.rdb.Ping(ctx).Err())
 				if turn > warm && turn <= total {
 					pings = append(pings, float64(time.Since(start).Nanoseconds()))
 				}
@@ -328,9 +297,7 @@ func handoff(b *testing.B, n New, waiters int) {
 					close(done)
 				}
 				released = time.Since(began).Nanoseconds()
-				if err := lease.Release(ctx); err != nil {
-					b.Error(err)
-				}
+				must.Report(b, lease.Release(ctx))
 			}
 		})
 	}
@@ -367,9 +334,7 @@ func Contended(b *testing.B, n New, keepers ...int) {
 								return
 							}
 							time.Sleep(time.Millisecond)
-							if err := lease.Release(ctx); err != nil {
-								b.Error(err)
-							}
+							must.Report(b, lease.Release(ctx))
 						}
 					})
 				}
@@ -385,88 +350,51 @@ func Contended(b *testing.B, n New, keepers ...int) {
 	}
 }
 
-// Renewal is so many held leases in one keeper.
-func Renewal(b *testing.B, n New, leases ...int) {
-	for _, count := range leases {
-		b.Run(fmt.Sprintf("leases=%d", count), func(b *testing.B) { renewal(b, n, count) })
+// Idle is so many waiters behind a holder that keeps its lock.
+func Idle(b *testing.B, n New, waiters ...int) {
+	for _, w := range waiters {
+		b.Run(fmt.Sprintf("waiters=%d", w), func(b *testing.B) { idle(b, n, w) })
 	}
 }
 
-func renewal(b *testing.B, n New, count int) {
+func idle(b *testing.B, n New, waiters int) {
+	const keepers = 10
 	m := start(b, n)
-	k, rdb := m.keeper()
-	var batches atomic.Int64
-	rdb.AddHook(pipelines{&batches})
-	m.once(m.lock(k, "warm"))
-	names := make([]string, count)
-	for i := range names {
-		names[i] = "lease-" + strconv.Itoa(i)
-	}
-	goroutines, heap := runtime.NumGoroutine(), heapInUse()
-	held := make([]*lockkeeper.Lease, count)
+	k, _ := m.keeper()
+	lease := must.Get(m.lock(k, "x").Lock(ctx))(m)
+	waiting := make(chan struct{}, waiters)
 	var wg sync.WaitGroup
-	for g := range 64 {
-		wg.Go(func() {
-			for i := g; i < count; i += 64 {
-				lease, err := m.lock(k, names[i]).Lock(ctx)
-				if err != nil {
-					b.Error(err)
-					return
-				}
-				held[i] = lease
+	b.Cleanup(wg.Wait) // after all keepers have been closed
+	for i := range keepers {
+		k, _ := m.keeperWith(lockkeeper.Hooks{Queued: func(lockkeeper.Event) {
+			select {
+			case waiting <- struct{}{}:
+			default:
 			}
-		})
-	}
-	wg.Wait()
-	perLease := (heapInUse() - heap) / float64(count)
-	m.resetStats()
-	batches.Store(0)
-	peak := 0
-	least := 3 * time.Second
-	if Once() {
-		least = time.Second
-	}
-	start := time.Now()
-	b.ResetTimer()
-	for time.Since(start) < least || b.N > int(time.Since(start)/time.Second) && b.N > 1 {
-		peak = max(peak, runtime.NumGoroutine()-goroutines)
-		time.Sleep(time.Millisecond)
-	}
-	b.StopTimer()
-	commands, took := float64(m.commands()), time.Since(start).Seconds()
-	lost := 0
-	for _, l := range held {
-		if l.Err() != nil {
-			lost++
+		}})
+		l := m.lock(k, "x")
+		for j := i; j < waiters; j += keepers {
+			wg.Go(func() { _, _ = l.Lock(ctx) })
 		}
 	}
-	if lost > 0 {
-		b.Errorf("%d leases were lost", lost)
+	for range waiters {
+		<-waiting
 	}
-	b.ReportMetric(float64(peak), "goroutines")
-	b.ReportMetric(perLease, "B/lease")
-	b.ReportMetric(commands/took, "cmds/s")
-	b.ReportMetric(commands/float64(max(batches.Load(), 1)), "cmds/batch")
-}
-
-// pipelines counts round trips.
-type pipelines struct{ n *atomic.Int64 }
-
-func (p pipelines) DialHook(next redis.DialHook) redis.DialHook          { return next }
-func (p pipelines) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
-func (p pipelines) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		p.n.Add(1)
-		return next(ctx, cmds)
+	span := 3 * protocol.DefaultHeartbeatInterval
+	if Once() {
+		span = protocol.DefaultHeartbeatInterval
 	}
-}
-
-func heapInUse() float64 {
-	runtime.GC()
-	runtime.GC()
-	var s runtime.MemStats
-	runtime.ReadMemStats(&s)
-	return float64(s.HeapAlloc)
+	m.resetStats()
+	b.ResetTimer()
+	rounds := 0
+	for start := time.Now(); rounds == 0 || rounds < b.N && time.Since(start) < 4*span; rounds++ {
+		time.Sleep(span)
+	}
+	b.StopTimer()
+	perSecond := float64(m.commands()) / (time.Duration(rounds) * span).Seconds()
+	b.ReportMetric(perSecond, "idle-cmds/s")
+	b.ReportMetric(perSecond/(keepers/protocol.DefaultHeartbeatInterval.Seconds()), "x-heartbeats")
+	m.must(lease.Err())
 }
 
 func (b *bench) resetStats() {
@@ -489,9 +417,7 @@ func (b *bench) commands() int {
 
 func (b *bench) stats() map[string]Stat {
 	b.Helper()
-	all, err := Stats(ctx, b.rdb)
-	b.must(err)
-	return all
+	return must.Get(Stats(ctx, b.rdb))(b)
 }
 
 // Stat is what a server knows of one command, whether clients sent it or scripts called it.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/redis/go-redis/v9"
 )
@@ -29,21 +30,14 @@ func Per(b *testing.B, set *lua.Set, limits ...int) {
 			for p.try() { // what has returned meanwhile
 			}
 			granted := 0
-			var blocks []float64
 			b.ResetTimer()
-			for left := b.N; left > 0; {
-				ops := min(left, 500)
-				left -= ops
-				m.resetStats()
-				for range ops {
-					if p.try() {
-						granted++
-					}
+			micros := m.blocks(nil, func(int) {
+				if p.try() {
+					granted++
 				}
-				blocks = append(blocks, m.stats()["evalsha"].Micros/float64(ops))
-			}
+			})
 			b.StopTimer()
-			b.ReportMetric(Median(blocks), "server-us/op")
+			b.ReportMetric(micros, "server-us/op")
 			b.ReportMetric(float64(granted)/float64(b.N), "granted/op")
 			b.ReportMetric(p.bytes()/float64(limit), "B/permit")
 		})
@@ -74,8 +68,7 @@ func Sweep(b *testing.B, set *lua.Set, permits int) {
 				scripts++
 			}
 		}
-		log, err := m.rdb.SlowLogGet(ctx, -1).Result()
-		m.must(err)
+		log := must.Get(m.rdb.SlowLogGet(ctx, -1).Result())(m)
 		var took []float64
 		for _, entry := range log {
 			if entry.Args[0] == "evalsha" {
@@ -148,15 +141,13 @@ func (p *permits) fill(span time.Duration) {
 func (p *permits) try() bool {
 	args := protocol.AcquireArgs(nil, p.token(p.next), 6000, p.limits, benchSettings, nil, nil)
 	p.next++
-	reply, err := p.rdb.EvalSha(ctx, p.set.Acquire.SHA, p.keys, args...).Int64Slice()
-	p.must(err)
+	reply := must.Get(p.rdb.EvalSha(ctx, p.set.Acquire.SHA, p.keys, args...).Int64Slice())(p)
 	return reply[0] == lua.Granted
 }
 
 // bytes is what the permits take in the server's memory.
 func (p *permits) bytes() float64 {
-	size, err := p.rdb.MemoryUsage(ctx, p.keys[0], 0).Result()
-	p.must(err)
+	size := must.Get(p.rdb.MemoryUsage(ctx, p.keys[0], 0).Result())(p)
 	return float64(size)
 }
 
@@ -175,8 +166,7 @@ func Flow(b *testing.B, limited func(k *lockkeeper.Keeper, limit int, per time.D
 			var wg sync.WaitGroup
 			for range keepers {
 				k, _ := m.keeper()
-				wait, err := limited(k, c.limit, c.per)
-				m.must(err)
+				wait := must.Get(limited(k, c.limit, c.per))(m)
 				for range each {
 					wg.Go(func() {
 						for {
