@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/redis/go-redis/v9"
@@ -29,8 +30,7 @@ func TestRepeatedAcquireWrites(t *testing.T) {
 		{lua.RateLimit, "hc1", twoAndFour},
 	} {
 		t.Run(c.set.Kind+c.flags, func(t *testing.T) {
-			own := "{lock:x}:" + c.set.KeyKind + ":"
-			b := &bench{t, redistest.Start(t).Client(), []string{own + "holders", own + "meta", own + "queue", own + "tombstones"}, c.set}
+			b := newBench(t, redistest.Start(t).Client(), c.set)
 			ask := acquireArgs(token("a", 1)+c.flags, ttl, 0, c.policyArg, 0)
 			first := b.eval(c.set.Acquire, ask)
 			b.code(first, lua.Granted)
@@ -59,10 +59,7 @@ var dirty = regexp.MustCompile(`rdb_changes_since_last_save:(\d+)`)
 // changes returns how many changes the server has counted.
 func (b *bench) changes() int {
 	b.Helper()
-	text, err := b.rdb.Info(ctx, "persistence").Result()
-	if err != nil {
-		b.Fatal(err)
-	}
+	text := must.Get(b.rdb.Info(ctx, "persistence").Result())(b)
 	m := dirty.FindStringSubmatch(text)
 	if m == nil {
 		b.Fatalf("no count of changes in %q", text)
@@ -78,8 +75,7 @@ func TestScriptsFailOnReadOnlyServer(t *testing.T) {
 	for _, set := range lua.All {
 		t.Run(set.Kind, func(t *testing.T) {
 			t.Parallel()
-			own := "{lock:x}:" + set.KeyKind + ":"
-			b := &bench{t, redistest.Start(t).Client(), []string{own + "holders", own + "meta", own + "queue", own + "tombstones"}, set}
+			b := newBench(t, redistest.Start(t).Client(), set)
 			suffix, policyArg := flagsOf(set)
 			held, waits := token("a", 1)+suffix, token("a", 2)+suffix
 			ask := func(token string, heartbeatTTL int) []any {
@@ -88,9 +84,7 @@ func TestScriptsFailOnReadOnlyServer(t *testing.T) {
 			b.listen("a")
 			b.code(b.eval(set.Acquire, ask(held, 0)), lua.Granted)
 			b.code(b.eval(set.Acquire, ask(waits, heartbeatTTL)), lua.Waiting)
-			if err := b.rdb.Do(ctx, "replicaof", "127.0.0.1", "1").Err(); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, b.rdb.Do(ctx, "replicaof", "127.0.0.1", "1").Err())
 			heartbeat := func(tokens ...any) []any {
 				return append(heartbeatArgs(0, policyArg), tokens...)
 			}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/redis/go-redis/v9"
@@ -42,24 +43,16 @@ func (b *bench) fastOrAllow(token, limits string) (got protocol.AcquireReply, fa
 	b.Helper()
 	var atOnce, window int
 	var per int64
-	if _, err := fmt.Sscanf(limits, "%d:%d:%d", &atOnce, &window, &per); err != nil {
-		b.Fatal(err)
-	}
+	must.Get(fmt.Sscanf(limits, "%d:%d:%d", &atOnce, &window, &per))(b)
 	v, err := b.run(protocol.FastOf(b.set, limits).Acquire, fastArgs(b.set, token, limits)...).Result()
 	if list, is := v.([]any); is {
-		got, err = protocol.ParseFastAllowReply([]int64{list[0].(int64), list[1].(int64)}, window, per)
-		if err != nil {
-			b.Fatal(err)
-		}
+		got = must.Get(protocol.ParseFastAllowReply([]int64{list[0].(int64), list[1].(int64)}, window, per))(b)
 		return got, true
 	}
 	if v != int64(0) {
 		b.Fatal(v, err)
 	}
-	list, err := b.run(b.set.Allow, allowArgs(token, limits)...).Int64Slice()
-	if err != nil {
-		b.Fatal(err)
-	}
+	list := must.Get(b.run(b.set.Allow, allowArgs(token, limits)...).Int64Slice())(b)
 	if got, err = protocol.ParseAllowReply(list); err != nil {
 		b.Fatal(err)
 	}
@@ -198,8 +191,7 @@ func TestWindowRefusalWritesNothing(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			own := "{lock:x}:ratelimit:"
-			b := &bench{t, redistest.Start(t).Client(), []string{own + "holders", own + "meta", own + "queue", own + "tombstones"}, lua.RateLimit}
+			b := newBench(t, redistest.Start(t).Client(), lua.RateLimit)
 			const limits = "0:3:60000"
 			for i, n := range c.taken {
 				b.evalAllow(permitToken("a", i, "c", n), limits)
@@ -219,9 +211,7 @@ func TestWindowRefusalWritesNothing(t *testing.T) {
 			if n := b.changes() - changes; n != 0 {
 				t.Errorf("%d changes for the replicas", n)
 			}
-			if err := b.rdb.Do(ctx, "replicaof", "127.0.0.1", "1").Err(); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, b.rdb.Do(ctx, "replicaof", "127.0.0.1", "1").Err())
 			check("replica")
 			if _, err := b.run(b.set.Allow, allowArgs(permitToken("a", 0, "c", c.taken[0]), limits)...).Result(); !redis.HasErrorPrefix(err, "READONLY") {
 				t.Errorf("a copy of what was granted: %v", err)

@@ -58,7 +58,7 @@ func TestNoticeStaysBesideTombstone(t *testing.T) {
 		holder, waiter, other := token("a", 1)+flags, token("b", 1)+flags, token("c", 1)+flags
 		notices := func(of, want string) {
 			b.Helper()
-			if got := fmt.Sprint(b.eval(b.set.Inspect, protocol.InspectArgs(nil, protocol.InspectBreak, 0, 500, of))); got != want {
+			if got := fmt.Sprint(b.inspect(protocol.InspectBreak, 0, 500, of)); got != want {
 				b.Errorf("inspect of %s returned %s, want %s", of, got, want)
 			}
 		}

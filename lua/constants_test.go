@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -26,10 +27,7 @@ func TestConstantsMatchGo(t *testing.T) {
 		want[name] = fmt.Sprint(code)
 	}
 	got := map[string]string{}
-	text, err := os.ReadFile("lib/constants.lua")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile("lib/constants.lua"))(t)
 	for line := range strings.Lines(string(text)) {
 		names, values, found := strings.Cut(strings.TrimSpace(strings.TrimPrefix(line, "local ")), " = ")
 		if !found || !strings.HasPrefix(line, "local ") {

@@ -36,14 +36,10 @@ func TestNotifyHeadIsBounded(t *testing.T) {
 func TestInspectWritesNothing(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(b *bench) {
-		inspect := func(what int, after int64, most int) []any {
-			b.Helper()
-			return b.eval(b.set.Inspect, protocol.InspectArgs(nil, what, after, most, ""))
-		}
-		if got := inspect(protocol.InspectHolders, 0, 10); len(got) != 2 || got[0] != int64(0) || got[1] != int64(0) {
+		if got := b.inspect(protocol.InspectHolders, 0, 10, ""); len(got) != 2 || got[0] != int64(0) || got[1] != int64(0) {
 			b.Errorf("of nothing: %v", got)
 		}
-		if got := inspect(protocol.InspectWaiters, 0, 10); len(got) != 1 {
+		if got := b.inspect(protocol.InspectWaiters, 0, 10, ""); len(got) != 1 {
 			b.Errorf("of nobody: %v", got)
 		}
 		if keys := b.rdb.Keys(ctx, "*").Val(); len(keys) != 0 {
@@ -54,20 +50,20 @@ func TestInspectWritesNothing(t *testing.T) {
 		for i := range 3 {
 			places = append(places, b.acquire(token("b", i), heartbeatTTL)[3])
 		}
-		got := inspect(protocol.InspectHolders, 0, 10)
+		got := b.inspect(protocol.InspectHolders, 0, 10, "")
 		if len(got) != 6 || got[0] != int64(1) || got[1] != int64(1) || got[2] != token("a", 1) || got[3] != fence || got[4].(int64) <= 0 {
 			b.Errorf("the holder: %v", got)
 		}
-		got = inspect(protocol.InspectWaiters, 0, 2)
+		got = b.inspect(protocol.InspectWaiters, 0, 2, "")
 		if len(got) != 9 || got[1] != token("b", 0) || got[2] != places[0] || got[5] != token("b", 1) || got[8].(int64) <= 0 {
 			b.Errorf("the first two: %v", got)
 		}
-		got = inspect(protocol.InspectWaiters, places[1].(int64), 2)
+		got = b.inspect(protocol.InspectWaiters, places[1].(int64), 2, "")
 		if len(got) != 5 || got[1] != token("b", 2) {
 			b.Errorf("the last: %v", got)
 		}
 		b.rdb.Set(ctx, b.keys[0], "foreign", time.Minute)
-		if got := inspect(protocol.InspectHolders, 0, 10); got[2] != "foreign" || got[3] != int64(0) {
+		if got := b.inspect(protocol.InspectHolders, 0, 10, ""); got[2] != "foreign" || got[3] != int64(0) {
 			b.Errorf("a foreign holder: %v", got)
 		}
 	})

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -35,9 +36,6 @@ func TestFastUnlessRare(t *testing.T) {
 	for _, set := range []*lua.Set{lua.Mutex, lua.Fair, lua.RWLock} {
 		t.Run(set.Kind, func(t *testing.T) {
 			atTimeOf(t, set, func(b *bench, pass func(time.Duration)) {
-				if set.KeyKind == "mutex" {
-					b.keys = []string{"lock:x", "{lock:x}:mutex:meta", "{lock:x}:mutex:queue", "{lock:x}:mutex:tombstones"}
-				}
 				flags, _ := flagsOf(b.set)
 				seq := func() string { return b.rdb.HGet(ctx, b.keys[1], "seq").Val() }
 				if b.takesFast(token("a", 1)) {
@@ -179,10 +177,7 @@ func TestLeastFences(t *testing.T) {
 				flags, policyArg := flagsOf(set)
 				granted := 0
 				for i := range 20 {
-					now, err := b.rdb.Time(ctx).Result()
-					if err != nil {
-						b.Fatal(err)
-					}
+					now := must.Get(b.rdb.Time(ctx).Result())(b)
 					least := now.UnixMicro()
 					if set.OneHolder {
 						least = now.UnixMilli() * 1000

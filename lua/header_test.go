@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
 
 // The header of every transition documents its arguments and replies. These tests compare it with the body of the script,
@@ -85,10 +87,7 @@ func builderOf(path string) string {
 
 func read(t *testing.T, name string) string {
 	t.Helper()
-	b, err := files.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(files.ReadFile(name))(t)
 	return string(b)
 }
 
@@ -154,10 +153,7 @@ func snake(name string) string {
 // builders returns the parameters of each function in args.go, by transition, without the slice that it appends to.
 func builders(t *testing.T) map[string][]string {
 	t.Helper()
-	f, err := parser.ParseFile(token.NewFileSet(), "../internal/protocol/args.go", nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(parser.ParseFile(token.NewFileSet(), "../internal/protocol/args.go", nil, 0))(t)
 	list := map[string][]string{}
 	for _, d := range f.Decls {
 		fn, ok := d.(*ast.FuncDecl)
@@ -241,10 +237,7 @@ func TestScriptsSkipNothing(t *testing.T) {
 // TestProtocolNamesEveryTransition: the table of transitions in docs/protocol.md has each general script. Its header has the rest.
 func TestProtocolNamesEveryTransition(t *testing.T) {
 	t.Parallel()
-	doc, err := os.ReadFile("../docs/protocol.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	doc := must.Get(os.ReadFile("../docs/protocol.md"))(t)
 	_, rest, found := strings.Cut(string(doc), "\n| transition | does | sent |\n|---|---|---|\n")
 	table, _, _ := strings.Cut(rest, "\n\n")
 	if !found {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/redis/go-redis/v9"
@@ -21,9 +22,7 @@ func TestHostileValuesTakeLinearTime(t *testing.T) {
 	sets := []*lua.Set{lua.Mutex, lua.Fair, lua.RWLock, lua.RateLimit, lua.Redlock} // the others have the same scripts
 	for _, set := range sets {
 		for _, s := range set.Scripts() {
-			if err := rdb.ScriptLoad(ctx, s.Text).Err(); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, rdb.ScriptLoad(ctx, s.Text).Err())
 		}
 	}
 	for _, set := range sets {
@@ -56,13 +55,8 @@ type hostileBench struct {
 }
 
 func newHostileBench(t *testing.T, rdb *redis.Client, set *lua.Set) *hostileBench {
-	own := "{lock:x}:" + set.KeyKind + ":"
-	keys := []string{own + "holders", own + "meta", own + "queue", own + "tombstones"}
-	if set.KeyKind == "mutex" {
-		keys[0] = "lock:x"
-	}
 	flags, policyArg := flagsOf(set)
-	return &hostileBench{bench: &bench{t, rdb, keys, set}, flags: flags, policyArg: policyArg}
+	return &hostileBench{bench: newBench(t, rdb, set), flags: flags, policyArg: policyArg}
 }
 
 // places are where somebody can put a value.
@@ -190,9 +184,6 @@ func (b *hostileBench) took(put func(redis.Pipeliner, string), value string) tim
 	if m == nil || m[1] != strconv.Itoa(len(calls)) {
 		b.Fatalf("%s: not all were run: %v, %q", b.what, stats.Err(), stats.Val())
 	}
-	us, err := strconv.Atoi(m[2])
-	if err != nil {
-		b.Fatal(err)
-	}
+	us := must.Get(strconv.Atoi(m[2]))(b)
 	return max(time.Duration(us), 1) * time.Microsecond
 }

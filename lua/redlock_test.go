@@ -20,7 +20,7 @@ func (b *bench) raiseFence(token string, least, up int64) []any {
 func TestRaiseFenceNeedsMinUptime(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	b := &bench{t, s.Client(), []string{"lock:x", "{lock:x}:mutex:meta", "{lock:x}:mutex:queue", "{lock:x}:mutex:tombstones"}, lua.Redlock}
+	b := newBench(t, s.Client(), lua.Redlock)
 	holder := token("a", 1)
 	fence := b.acquire(holder, 0)[1].(int64)
 	got := b.raiseFence(holder, fence+time.Hour.Microseconds(), time.Hour.Milliseconds())

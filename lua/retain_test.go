@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/redis/go-redis/v9"
 )
@@ -44,14 +45,10 @@ func TestRetainedMutexAndWaiters(t *testing.T) {
 		b.release(retained, 0)
 		b.release(waiter, 0)
 		b.holder("")
-		if err := b.rdb.Set(ctx, b.keys[0], "another library's", time.Minute).Err(); err != nil {
-			b.Fatal(err)
-		}
+		must.OK(b, b.rdb.Set(ctx, b.keys[0], "another library's", time.Minute).Err())
 		second := token("b", 2)
 		b.code(b.acquire(second, heartbeatTTL), lua.Waiting)
-		if err := b.rdb.Del(ctx, b.keys[0]).Err(); err != nil {
-			b.Fatal(err)
-		}
+		must.OK(b, b.rdb.Del(ctx, b.keys[0]).Err())
 		b.code(ask(token("a", 2)+"k", protocol.PolicyArgRetain, 0), lua.Refused)
 		b.holder(second)
 	})

@@ -5,6 +5,9 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 )
 
 var (
@@ -16,17 +19,9 @@ var (
 // and for no others.
 func TestScriptCommandsInDocumentedACL(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../docs/operations.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, rest, _ := strings.Cut(string(text), "ACL SETUSER ")
-	rule, _, found := strings.Cut(rest, "```")
-	if !found {
-		t.Fatal("no ACL SETUSER in docs/operations.md")
-	}
+	text := must.Get(os.ReadFile("../docs/operations.md"))(t)
 	allowed := map[string]bool{}
-	for _, word := range strings.Fields(rule) {
+	for _, word := range redistest.DocumentedUser(t, "../docs/operations.md") {
 		name, _, _ := strings.Cut(word, "|") // of a subcommand, its command
 		allowed[name] = true
 	}

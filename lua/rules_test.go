@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	glua "github.com/yuin/gopher-lua"
 	"github.com/yuin/gopher-lua/parse"
 )
@@ -259,10 +260,7 @@ func TestNumbersHaveNames(t *testing.T) {
 // contract returns the functions that policy/README.md lists, with their parameters, and the constants, with none.
 func contract(t *testing.T) map[string][]string {
 	t.Helper()
-	text, err := os.ReadFile("policy/README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile("policy/README.md"))(t)
 	list := map[string][]string{}
 	for _, m := range regexp.MustCompile("(?m)^\\| `(\\w+)(\\(([\\w, ]*)\\))?` \\|").FindAllStringSubmatch(string(text), -1) {
 		list[m[1]] = strings.Split(m[3], ", ")
@@ -331,15 +329,8 @@ func TestScriptsUseNoUnknownGlobals(t *testing.T) {
 
 func compile(t *testing.T, name, text string) *glua.FunctionProto {
 	t.Helper()
-	chunk, err := parse.Parse(strings.NewReader(text), name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	proto, err := glua.Compile(chunk, name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return proto
+	chunk := must.Get(parse.Parse(strings.NewReader(text), name))(t)
+	return must.Get(glua.Compile(chunk, name))(t)
 }
 
 // globals returns the names of the globals that a function and its inner functions read or write.

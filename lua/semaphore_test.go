@@ -278,10 +278,6 @@ func TestPermitsTakenBeforeClockSetBack(t *testing.T) {
 func TestInspectPermits(t *testing.T) {
 	t.Parallel()
 	semAtTime(t, func(b *bench, pass func(time.Duration)) {
-		inspect := func(what int) []any {
-			b.Helper()
-			return b.eval(b.set.Inspect, protocol.InspectArgs(nil, what, 0, 10, ""))
-		}
 		x, y, z := permitToken("a", 1, "hc", 1), permitToken("a", 2, "hc", 1), permitToken("b", 1, "hc", 2)
 		b.semaphoreAcquire(lua.Granted, twoAndFour, x, 0)
 		pass(10 * time.Millisecond)
@@ -289,10 +285,10 @@ func TestInspectPermits(t *testing.T) {
 		b.listen("b")
 		b.semaphoreAcquire(lua.Waiting, twoAndFour, z, heartbeatTTL)
 		b.semaphoreRelease(lua.Granted, x, 0)
-		if got := inspect(protocol.InspectHolders); len(got) != 6 || got[1] != int64(1) || got[2] != y || got[3] != b.fence(y) || got[4] != int64(ttl) {
+		if got := b.inspect(protocol.InspectHolders, 0, 10, ""); len(got) != 6 || got[1] != int64(1) || got[2] != y || got[3] != b.fence(y) || got[4] != int64(ttl) {
 			b.Errorf("holders %v", got)
 		}
-		if got := inspect(protocol.InspectWaiters); len(got) != 5 || got[1] != z || got[4] != int64(heartbeatTTL) {
+		if got := b.inspect(protocol.InspectWaiters, 0, 10, ""); len(got) != 5 || got[1] != z || got[4] != int64(heartbeatTTL) {
 			b.Errorf("waiters %v", got)
 		}
 	})
@@ -301,15 +297,12 @@ func TestInspectPermits(t *testing.T) {
 		b.semaphoreAcquire(lua.Granted, perSecond, x, 0)
 		pass(10 * time.Millisecond)
 		b.semaphoreAcquire(lua.Granted, perSecond, y, 0)
-		inspect := func() []any {
-			return b.eval(b.set.Inspect, protocol.InspectArgs(nil, protocol.InspectHolders, 0, 10, ""))
-		}
-		got := inspect()
+		got := b.inspect(protocol.InspectHolders, 0, 10, "")
 		if len(got) != 10 || got[1] != int64(2) || got[2] != x || got[3] != b.fence(x) || got[4] != int64(991) || got[6] != y || got[8] != int64(1001) {
 			b.Errorf("grants %v", got)
 		}
 		pass(991 * time.Millisecond)
-		if got := inspect(); len(got) != 6 || got[2] != y {
+		if got := b.inspect(protocol.InspectHolders, 0, 10, ""); len(got) != 6 || got[2] != y {
 			b.Errorf("grants %v", got)
 		}
 	})
@@ -335,7 +328,7 @@ func TestInspectPagesOfPermitsByTheClock(t *testing.T) {
 		var removed []redis.Z
 		place, last := int64(0), ""
 		for {
-			reply := b.eval(b.set.Inspect, protocol.InspectArgs(nil, protocol.InspectTaken, place, 5, last))
+			reply := b.inspect(protocol.InspectTaken, place, 5, last)
 			for i := 2; i < len(reply); i += 4 {
 				last, place = reply[i].(string), reply[i+3].(int64)
 				got = append(got, last)

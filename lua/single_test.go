@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/parallel"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/lua"
@@ -78,12 +78,13 @@ func onBoth(t *testing.T, test func(b *bench)) {
 	}
 }
 
+// newBench is for the lock x.
+func newBench(t *testing.T, rdb *redis.Client, set *lua.Set) *bench {
+	keys := must.Get(protocol.KeysOf("lock:", "x", set.KeyKind, set.PlainKey))(t)
+	return &bench{t, rdb, []string{keys.Lock, keys.Meta, keys.Queue, keys.Tombstones}, set}
+}
+
 func onBothServers(t *testing.T, set *lua.Set, test func(b *bench)) {
-	own := "{lock:x}:" + set.KeyKind + ":"
-	keys := []string{own + "holders", own + "meta", own + "queue", own + "tombstones"}
-	if set.KeyKind == "mutex" {
-		keys[0] = "lock:x"
-	}
 	t.Run("embedded", func(t *testing.T) {
 		if redistest.All() {
 			t.Skip("only real servers are tested")
@@ -92,10 +93,10 @@ func onBothServers(t *testing.T, set *lua.Set, test func(b *bench)) {
 		m.ClockTTL(true)
 		rdb := redis.NewClient(&redis.Options{Addr: m.Addr(), ReadTimeout: time.Minute, MaxRetries: -1}) // no script is to run twice
 		t.Cleanup(func() { _ = rdb.Close() })
-		test(&bench{t, rdb, keys, set})
+		test(newBench(t, rdb, set))
 	})
 	t.Run("server", func(t *testing.T) {
-		test(&bench{t, redistest.Start(t).Client(), keys, set})
+		test(newBench(t, redistest.Start(t).Client(), set))
 	})
 }
 
@@ -177,6 +178,12 @@ func (b *bench) renew(token string, keys int, ms int64, exact int) []any {
 	return b.eval(b.set.Renew, renewArgs(token, ms, exact))
 }
 
+// inspect returns a page of so many entries at most, of those behind the place of a token.
+func (b *bench) inspect(what int, place int64, most int, token string) []any {
+	b.Helper()
+	return b.eval(b.set.Inspect, protocol.InspectArgs(nil, what, place, most, token))
+}
+
 func (b *bench) heartbeat(back int, rest ...any) []any {
 	b.Helper()
 	return b.eval(b.set.Heartbeat, append(heartbeatArgs(back, ""), rest...))
@@ -238,19 +245,14 @@ func (b *bench) expires(keys ...int) {
 func (b *bench) listen(keeper string) *redis.PubSub {
 	b.Helper()
 	sub := b.rdb.Subscribe(ctx, channelPrefix+keeper)
-	if _, err := sub.Receive(ctx); err != nil {
-		b.Fatal(err)
-	}
+	must.Get(sub.Receive(ctx))(b)
 	b.Cleanup(func() { _ = sub.Close() })
 	return sub
 }
 
 func (b *bench) message(sub *redis.PubSub) []string {
 	b.Helper()
-	m, err := sub.ReceiveTimeout(ctx, 5*time.Second)
-	if err != nil {
-		b.Fatal(err)
-	}
+	m := must.Get(sub.ReceiveTimeout(ctx, 5*time.Second))(b)
 	return strings.Fields(m.(*redis.Message).Payload)
 }
 
@@ -265,30 +267,17 @@ func TestRevokedGrantNotPublishedToReplica(t *testing.T) {
 	t.Parallel()
 	for _, set := range []*lua.Set{lua.Mutex, lua.Fair} {
 		t.Run(set.Kind, func(t *testing.T) {
-			primary := redistest.Start(t, "--repl-diskless-sync-delay", "0")
-			replica := redistest.Start(t, "--replicaof", "127.0.0.1 "+strconv.Itoa(primary.Port))
-			replica.Await("1", func(ctx context.Context, c *redis.Client) (string, error) {
-				_ = primary.Client().Set(ctx, "follows", 1, 0).Err()
-				return c.Get(ctx, "follows").Result()
-			})
-			own := "{lock:x}:" + set.Kind + ":"
-			keys := []string{own + "holders", own + "meta", own + "queue", own + "tombstones"}
-			if set == lua.Mutex {
-				keys[0] = "lock:x"
-			}
-			b := &bench{t, primary.Client(), keys, set}
+			primary := redistest.Start(t)
+			replica := redistest.StartReplica(t, primary)
+			b := newBench(t, primary.Client(), set)
 			sub := replica.Client().Subscribe(ctx, channelPrefix+"astray")
 			defer func() { _ = sub.Close() }()
-			if _, err := sub.Receive(ctx); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(sub.Receive(ctx))(t)
 			b.acquire(token("a", 1), 0)
 			b.acquire(token("astray", 1), heartbeatTTL)
 			b.release(token("a", 1), 0)
 			b.holder("")
-			if err := b.rdb.Publish(ctx, channelPrefix+"astray", "the end").Err(); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, b.rdb.Publish(ctx, channelPrefix+"astray", "the end").Err())
 			if m := b.message(sub); strings.Join(m, " ") != "the end" {
 				t.Errorf("it received %v", m)
 			}
@@ -321,41 +310,59 @@ func TestDeadWaitersSkippedInBoundedSteps(t *testing.T) {
 
 func TestClockSetBackDoesNotProlongLease(t *testing.T) {
 	t.Parallel()
-	m := miniredis.RunT(t)
-	m.ClockTTL(true)
-	rdb := redis.NewClient(&redis.Options{Addr: m.Addr(), ReadTimeout: time.Minute, MaxRetries: -1}) // no script is to run twice
-	t.Cleanup(func() { _ = rdb.Close() })
-	b := &bench{t, rdb, []string{"lock:x", "{lock:x}:mutex:meta", "{lock:x}:mutex:queue", "{lock:x}:mutex:tombstones"}, lua.Mutex}
-	b.acquire(token("a", 1), 0)
-	b.acquire(token("b", 1), heartbeatTTL)
-	rdb.PExpire(ctx, "lock:x", time.Hour) // what setting the clock back by an hour does to an expiry
-	b.heartbeat(0, token("b", 1))
-	if d := rdb.PTTL(ctx, "lock:x").Val(); d > ttl*time.Millisecond {
-		t.Errorf("the lease lasts %v, its ttl is %d ms", d, ttl)
-	}
-	b.renew(token("a", 1), 2, 3600000, 1) // extended on purpose
-	b.heartbeat(0, token("b", 1))
-	if d := rdb.PTTL(ctx, "lock:x").Val(); d < 59*time.Minute {
-		t.Errorf("a lease that was extended to an hour was cut to %v", d)
-	}
-	rdb.PExpire(ctx, "lock:x", 3*time.Hour)
-	got := b.heartbeat(0, token("a", 1)) // a holder that did not learn of its grant
-	if len(got) != 11 || got[8] != int64(lua.Held) || got[10].(int64)-got[1].(int64) > 3600000 {
-		t.Errorf("a lease of an hour is reported as %v", got)
-	}
+	atTimeOf(t, lua.Mutex, func(b *bench, _ func(time.Duration)) {
+		b.acquire(token("a", 1), 0)
+		b.acquire(token("b", 1), heartbeatTTL)
+		b.rdb.PExpire(ctx, b.keys[0], time.Hour) // what setting the clock back by an hour does to an expiry
+		b.heartbeat(0, token("b", 1))
+		if d := b.rdb.PTTL(ctx, b.keys[0]).Val(); d > ttl*time.Millisecond {
+			t.Errorf("the lease lasts %v, its ttl is %d ms", d, ttl)
+		}
+		b.renew(token("a", 1), 2, 3600000, 1) // extended on purpose
+		b.heartbeat(0, token("b", 1))
+		if d := b.rdb.PTTL(ctx, b.keys[0]).Val(); d < 59*time.Minute {
+			t.Errorf("a lease that was extended to an hour was cut to %v", d)
+		}
+		b.rdb.PExpire(ctx, b.keys[0], 3*time.Hour)
+		got := b.heartbeat(0, token("a", 1)) // a holder that did not learn of its grant
+		if len(got) != 11 || got[8] != int64(lua.Held) || got[10].(int64)-got[1].(int64) > 3600000 {
+			t.Errorf("a lease of an hour is reported as %v", got)
+		}
+	})
 }
 
 func TestForeignQueueEntriesDropped(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(b *bench) {
-		b.acquire(token("a", 1), 0)
-		for _, junk := range []string{"", "x", "a:b", "a:b:c", ":::", "k:1:30000.6000r5!", "k:1:.5"} {
-			b.rdb.ZAdd(ctx, b.keys[2], redis.Z{Score: 1, Member: junk})
-		}
-		b.acquire(token("live", 1), heartbeatTTL)
-		b.listen("live")
-		b.code(b.release(token("a", 1), 0), lua.Granted)
-		b.holder(token("live", 1))
-		b.members(2)
-	})
+	for _, c := range []struct {
+		set    *lua.Set
+		waiter string // its flags
+		behind bool   // the queue is read further than to the waiter
+	}{
+		{lua.Mutex, "", false},
+		{lua.Fair, "", false},
+		{lua.Redlock, "", false},
+		{lua.RWLock, "r", true},
+	} {
+		t.Run(c.set.Kind, func(t *testing.T) {
+			onBothServers(t, c.set, func(b *bench) {
+				flags, _ := flagsOf(c.set)
+				holder, waiter := token("a", 1)+flags, token("live", 1)+c.waiter
+				b.code(b.acquire(holder, 0), lua.Granted)
+				for i, junk := range []string{"", "x", "a:b", "a:b:c", ":::", "k:1:30000.6000r5!", "k:1:30000.6000u!", "k:1:.5"} {
+					b.rdb.ZAdd(ctx, b.keys[2], redis.Z{Score: 1, Member: junk})
+					if c.behind {
+						b.rdb.ZAdd(ctx, b.keys[2], redis.Z{Score: 6e15 + float64(i), Member: junk + "!"})
+					}
+				}
+				sub := b.listen("live")
+				b.code(b.acquire(waiter, heartbeatTTL), lua.Waiting)
+				b.code(b.release(holder, 0), lua.Granted)
+				if m := b.message(sub); len(m) != 2 || m[0] != "1" {
+					b.Errorf("the waiter was told %v", m)
+				}
+				b.code(b.renew(waiter, 1, ttl, 0), lua.Granted)
+				b.members(2)
+			})
+		})
+	}
 }

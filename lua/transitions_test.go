@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/redis/go-redis/v9"
@@ -34,14 +35,7 @@ func flagsOf(set *lua.Set) (flags, policyArg string) {
 // allAtTime runs a test of every primitive on the embedded server, whose clock only the test moves.
 func allAtTime(t *testing.T, test func(b *bench, pass func(time.Duration))) {
 	for _, set := range lua.All {
-		t.Run(set.Kind, func(t *testing.T) {
-			atTimeOf(t, set, func(b *bench, pass func(time.Duration)) {
-				if set.KeyKind == "mutex" {
-					b.keys = []string{"lock:x", "{lock:x}:mutex:meta", "{lock:x}:mutex:queue", "{lock:x}:mutex:tombstones"}
-				}
-				test(b, pass)
-			})
-		})
+		t.Run(set.Kind, func(t *testing.T) { atTimeOf(t, set, test) })
 	}
 }
 
@@ -85,29 +79,22 @@ func TestHeadNotifiedOfShortenedLease(t *testing.T) {
 func TestWriterNotifiedOfRemainingReader(t *testing.T) {
 	t.Parallel()
 	atTimeOf(t, lua.RWLock, func(b *bench, pass func(time.Duration)) {
-		short, middle, long, writer := rwToken("a", 1, "r"), rwToken("a", 2, "r"), rwToken("a", 3, "r"), rwToken("b", 1, "w")
-		for i, r := range []string{short, middle, long} {
-			b.wantAcquire(lua.Granted, r, 0)
-			b.renew(r, 2, int64(i+1)*900, 1)
+		var readers []string
+		for i := range int64(4) {
+			readers = append(readers, rwToken("a", int(i), "r"))
+			b.wantAcquire(lua.Granted, readers[i], 0)
+			b.renew(readers[i], 2, (i+1)*900, 1)
 		}
+		writer := rwToken("b", 1, "w")
 		b.wantAcquire(lua.Waiting, writer, heartbeatTTL)
 		sub := b.listen("b")
-		b.code(b.release(short, 0), lua.Granted) // others last longer
+		b.code(b.release(readers[0], 0), lua.Granted) // others last longer
 		b.notNotified("b", sub)
-	})
-	atTimeOf(t, lua.RWLock, func(b *bench, pass func(time.Duration)) {
-		short, middle, long, writer := rwToken("a", 1, "r"), rwToken("a", 2, "r"), rwToken("a", 3, "r"), rwToken("b", 1, "w")
-		for i, r := range []string{short, middle, long} {
-			b.wantAcquire(lua.Granted, r, 0)
-			b.renew(r, 2, int64(i+1)*900, 1)
-		}
-		b.wantAcquire(lua.Waiting, writer, heartbeatTTL)
-		sub := b.listen("b")
-		b.code(b.release(long, 0), lua.Granted)
-		b.notifiedToRetry(sub, writer, 1800)
+		b.code(b.release(readers[3], 0), lua.Granted)
+		b.notifiedToRetry(sub, writer, 2700)
 		pass(100 * time.Millisecond)
-		b.code(b.release(middle, 0), lua.Granted)
-		b.notifiedToRetry(sub, writer, 800)
+		b.code(b.release(readers[2], 0), lua.Granted)
+		b.notifiedToRetry(sub, writer, 1700)
 	})
 }
 
@@ -344,13 +331,10 @@ func TestRefusalFailsOnReadOnlyServer(t *testing.T) {
 			}})
 		t.Run(set.Kind, func(t *testing.T) {
 			t.Parallel()
-			own := "{lock:x}:" + set.KeyKind + ":"
-			b := &bench{t, redistest.Start(t).Client(), []string{own + "holders", own + "meta", own + "queue", own + "tombstones"}, set}
+			b := newBench(t, redistest.Start(t).Client(), set)
 			do := func(args ...any) {
 				t.Helper()
-				if err := b.rdb.Do(ctx, args...).Err(); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, b.rdb.Do(ctx, args...).Err())
 			}
 			for _, c := range list[set] {
 				c.before(b)

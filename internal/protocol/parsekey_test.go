@@ -87,6 +87,7 @@ func TestMatchGlob(t *testing.T) {
 		{"h[ae]llo", "hallo", true}, {"h[ae]llo", "hillo", false}, {"h[^e]llo", "hello", false}, {"h[^e]llo", "hallo", true},
 		{"[a-c]x", "bx", true}, {"[c-a]x", "bx", true}, {"[a-c]x", "dx", false}, {`\*`, "*", true}, {`\*`, "x", false},
 		{`[\]]`, "]", true}, {"[ab", "a", true}, {"[", "a", false}, {`a\`, `a\`, true}, {"?", "\xff", true},
+		{"*b*", "abc", true}, {"??", "x", false}, {"[]", "]", false}, {"x", "", false}, {"**x", "yyx", true}, {"*\xff*", "a\xffb", true},
 		{strings.Repeat("a*", 200) + "b", strings.Repeat("a", 1000), false},
 	} {
 		if got := MatchGlob(c.pattern, c.text); got != c.want {

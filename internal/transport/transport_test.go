@@ -23,6 +23,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/mutation"
 	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"github.com/lockkeeper/lockkeeper/lua"
@@ -81,18 +82,13 @@ func inBubbleWith(t *testing.T, o redis.Options, test func(p *fixture)) {
 		p.Transport = New(newClient(p.T, rdb))
 		test(p)
 		p.Close() // the bubble fails if a goroutine is left running
-		if err := rdb.Close(); err != nil {
-			p.Error(err)
-		}
+		must.Report(p, rdb.Close())
 	})
 }
 
 func newClient(t *testing.T, rdb redis.UniversalClient) *client.Client {
 	t.Helper()
-	c, err := client.New(rdb)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(client.New(rdb))(t)
 	return c
 }
 
@@ -147,17 +143,40 @@ func (p *fixture) sent() []int {
 
 // send sends a script and returns a channel for the completed call.
 func (p *fixture) send(s *lua.Script) chan *Call {
-	done := make(chan *Call, 2) // a call that completes twice is noticed
-	p.Send(&Call{Script: s, Key: "k", Args: s.AppendCommand(nil, "k"), Done: Func(func(c *Call) { done <- c })})
+	call, done := newCall(s)
+	p.Send(call)
 	return done
+}
+
+// sendMany sends the script so often.
+func (p *fixture) sendMany(n int) (all []chan *Call) {
+	for range n {
+		all = append(all, p.send(counterScript))
+	}
+	return all
+}
+
+// hang sends a script that gets no reply, and occupies its sender.
+func (p *fixture) hang() {
+	p.net.Break("evalsha", 1, faultnet.SwallowReply)
+	p.send(counterScript)
+	synctest.Wait()
+}
+
+// newCall returns a call of a script that tells the channel when it has completed.
+func newCall(s *lua.Script) (*Call, chan *Call) {
+	done := make(chan *Call, 2) // a call that completes twice is noticed
+	return callThen(s, func(c *Call) { done <- c }), done
+}
+
+func callThen(s *lua.Script, done func(*Call)) *Call {
+	return &Call{Script: s, Key: "k", Args: s.AppendCommand(nil, "k"), Done: Func(done)}
 }
 
 // loadScript loads the script and makes the transport open a connection.
 func (p *fixture) loadScript() {
 	p.Helper()
-	if c := <-p.send(counterScript); c.Err != nil {
-		p.Fatal(c.Err)
-	}
+	must.OK(p, (<-p.send(counterScript)).Err)
 	p.sent()
 	p.mini.Del("k")
 }
@@ -194,10 +213,7 @@ func TestUnknownScriptsAreSentInFull(t *testing.T) {
 	inBubble(t, func(p *fixture) {
 		for round := range 3 {
 			p.mini.Del("k")
-			var all []chan *Call
-			for range 20 {
-				all = append(all, p.send(counterScript))
-			}
+			all := p.sendMany(20)
 			for _, done := range all {
 				if c := <-done; c.Err != nil || len(c.Reply) != 2 {
 					p.Errorf("round %d: %v, %v", round, c.Reply, c.Err)
@@ -212,9 +228,7 @@ func TestUnknownScriptsAreSentInFull(t *testing.T) {
 func (p *fixture) flush() {
 	p.Helper()
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", Dialer: p.net.Dial})
-	if err := rdb.ScriptFlush(context.Background()).Err(); err != nil {
-		p.Fatal(err)
-	}
+	must.OK(p, rdb.ScriptFlush(context.Background()).Err())
 	_ = rdb.Close()
 }
 
@@ -236,6 +250,14 @@ func TestRepeatedNoScriptFails(t *testing.T) {
 	})
 }
 
+// refuse answers scripts by an error.
+func (p *fixture) refuse(says string) {
+	p.answer(func(c *server.Peer, _ string) bool {
+		c.WriteError(says)
+		return true
+	})
+}
+
 // answer replies to scripts by f instead of the server if f returns true.
 func (p *fixture) answer(f func(c *server.Peer, cmd string) bool) {
 	p.mini.Server().SetPreHook(func(c *server.Peer, cmd string, _ ...string) bool {
@@ -247,9 +269,7 @@ func (p *fixture) answer(f func(c *server.Peer, cmd string) bool) {
 func (p *fixture) blockSenders() {
 	p.loadScript()
 	for range p.queues[nil].preferred {
-		p.net.Break("evalsha", 1, faultnet.SwallowReply)
-		p.send(counterScript)
-		synctest.Wait()
+		p.hang()
 	}
 	p.sent()
 }
@@ -260,10 +280,7 @@ func TestPendingCallsArePipelined(t *testing.T) {
 			inBubble(t, func(p *fixture) {
 				p.blockSenders()
 				start := time.Now()
-				var all []chan *Call
-				for range n {
-					all = append(all, p.send(counterScript))
-				}
+				all := p.sendMany(n)
 				for i, done := range all {
 					if c := <-done; c.Err != nil {
 						p.Errorf("call %d: %v", i, c.Err)
@@ -283,13 +300,9 @@ func TestPendingCallsArePipelined(t *testing.T) {
 func TestSingleCallNotDelayedByHangingCalls(t *testing.T) {
 	inBubble(t, func(p *fixture) {
 		p.loadScript()
-		p.net.Break("evalsha", 1, faultnet.SwallowReply)
-		p.send(counterScript)
-		synctest.Wait()
+		p.hang()
 		start := time.Now()
-		if c := <-p.send(counterScript); c.Err != nil {
-			p.Error(c.Err)
-		}
+		must.Report(p, (<-p.send(counterScript)).Err)
 		if d := time.Since(start); d != 0 {
 			p.Errorf("it waited for %v", d)
 		}
@@ -351,10 +364,7 @@ func TestPipelineCallsShareOutcome(t *testing.T) {
 		p.blockSenders()
 		p.mini.Del("k")
 		p.net.Break("evalsha", 1, faultnet.CutReply)
-		var all []chan *Call
-		for range 50 {
-			all = append(all, p.send(counterScript))
-		}
+		all := p.sendMany(50)
 		for i, done := range all {
 			if c := <-done; OutcomeOf(c.Err) != InDoubt {
 				p.Errorf("call %d: %v", i, c.Err)
@@ -416,10 +426,7 @@ func TestServerErrors(t *testing.T) {
 		t.Run(strings.Fields(c.says)[0], func(t *testing.T) {
 			inBubble(t, func(p *fixture) {
 				p.loadScript()
-				p.answer(func(peer *server.Peer, _ string) bool {
-					peer.WriteError(c.says)
-					return true
-				})
+				p.refuse(c.says)
 				call := <-p.send(counterScript)
 				if call.Err == nil || !strings.Contains(call.Err.Error(), c.says) {
 					p.Fatalf("%q came through as %v", c.says, call.Err)
@@ -448,8 +455,9 @@ func TestServerErrors(t *testing.T) {
 // TestNumberIsAReply: a script may return a number in place of an array.
 func TestNumberIsAReply(t *testing.T) {
 	inBubble(t, func(p *fixture) {
-		s, done := script("return 7"), make(chan *Call, 1)
-		p.Send(&Call{Script: s, Key: "k", Args: s.AppendCommand(nil, "k"), Scalar: true, Done: Func(func(c *Call) { done <- c })})
+		call, done := newCall(script("return 7"))
+		call.Scalar = true
+		p.Send(call)
 		if c := <-done; c.Err != nil || !slices.Equal(c.Reply, []int64{7}) {
 			p.Errorf("%v, %v", c.Reply, c.Err)
 		}
@@ -469,9 +477,7 @@ func TestInvalidReplies(t *testing.T) {
 				if c.Err == nil || Retryable(c.Err) {
 					p.Errorf("%v, %v", c.Reply, c.Err)
 				}
-				if c := <-p.send(counterScript); c.Err != nil { // later calls are not affected
-					p.Error(c.Err)
-				}
+				must.Report(p, (<-p.send(counterScript)).Err) // later calls are not affected
 			})
 		})
 	}
@@ -521,10 +527,7 @@ func TestOutcomesOfErrors(t *testing.T) {
 func TestCloseWaitsForPendingCalls(t *testing.T) {
 	inBubble(t, func(p *fixture) {
 		p.blockSenders()
-		var all []chan *Call
-		for range 200 {
-			all = append(all, p.send(counterScript))
-		}
+		all := p.sendMany(200)
 		p.Close()
 		for i, done := range all {
 			select {
@@ -585,9 +588,7 @@ func TestNewDoesNotConnect(t *testing.T) {
 	defer func() { _ = rdb.Close() }()
 	before := goleak.IgnoreCurrent()
 	c := New(newClient(t, rdb))
-	if err := goleak.Find(before); err != nil {
-		t.Error(err)
-	}
+	must.Report(t, goleak.Find(before))
 	c.Close()
 }
 
@@ -599,7 +600,7 @@ func TestCloseEndsGoroutines(t *testing.T) {
 	var calls sync.WaitGroup
 	for range 100 {
 		calls.Add(1)
-		c.Send(&Call{Script: counterScript, Key: "k", Args: counterScript.AppendCommand(nil, "k"), Done: Func(func(*Call) { calls.Done() })})
+		c.Send(callThen(counterScript, func(*Call) { calls.Done() }))
 	}
 	calls.Wait()
 	c.Close()
@@ -614,10 +615,7 @@ func TestCloseEndsGoroutines(t *testing.T) {
 func TestMaxClientsErrorIsTemporary(t *testing.T) {
 	inBubble(t, func(p *fixture) {
 		p.loadScript()
-		p.answer(func(c *server.Peer, _ string) bool {
-			c.WriteError("ERR max number of clients reached")
-			return true
-		})
+		p.refuse("ERR max number of clients reached")
 		if c := <-p.send(counterScript); !Retryable(c.Err) {
 			p.Errorf("it is not retryable: %v", c.Err)
 		}
@@ -632,11 +630,11 @@ func TestSendInlineWhenIdle(t *testing.T) {
 		sendInline := func() (c *Call, own bool) {
 			done := make(chan bool, 2)
 			var returned atomic.Bool
-			c = &Call{Script: counterScript, Key: "k", Args: counterScript.AppendCommand(nil, "k"), Done: Func(func(*Call) {
+			c = callThen(counterScript, func(*Call) {
 				// The sender's goroutine gets here after SendInline has returned.
 				time.Sleep(time.Millisecond)
 				done <- !returned.Load()
-			})}
+			})
 			p.SendInline(c)
 			returned.Store(true)
 			own = <-done
@@ -664,9 +662,7 @@ func TestSendInlineWhenIdle(t *testing.T) {
 			p.Errorf("cut: %v, in the caller's goroutine %v", c.Err, own)
 		}
 
-		p.net.Break("evalsha", 1, faultnet.SwallowReply)
-		p.send(counterScript)
-		synctest.Wait()
+		p.hang()
 		if c, own := sendInline(); c.Err != nil || own {
 			p.Errorf("while another is under way: %v, in the caller's goroutine %v", c.Err, own)
 		}
@@ -684,7 +680,7 @@ func TestCloseWaitsForInlineSend(t *testing.T) {
 		p.loadScript()
 		p.net.Break("evalsha", 1, faultnet.SwallowReply)
 		var done bool
-		go p.SendInline(&Call{Script: counterScript, Key: "k", Args: counterScript.AppendCommand(nil, "k"), Done: Func(func(*Call) { done = true })})
+		go p.SendInline(callThen(counterScript, func(*Call) { done = true }))
 		synctest.Wait()
 		p.Close()
 		if !done {
@@ -704,13 +700,11 @@ func TestPipelinePoolBoundsBatches(t *testing.T) {
 				p.loadScript()
 				used := p.rdb.Conn() // exhaust the application's pool
 				defer func() { _ = used.Close() }()
-				if err := used.Ping(context.Background()).Err(); err != nil {
-					p.Fatal(err)
-				}
+				must.OK(p, used.Ping(context.Background()).Err())
 				before := *p.rdb.PoolStats()
 				p.net.Break("evalsha", 10000, faultnet.SwallowReply)
 				var all []chan *Call
-				go p.SendInline(&Call{Script: counterScript, Key: "k", Args: counterScript.AppendCommand(nil, "k"), Done: Func(func(*Call) {})})
+				go p.SendInline(callThen(counterScript, func(*Call) {}))
 				synctest.Wait()
 				for range 1000 { // 4 s
 					all = append(all, p.send(counterScript))
@@ -760,17 +754,15 @@ func TestPoolSizeBoundsBatches(t *testing.T) {
 func TestUrgentCallsGoFirst(t *testing.T) {
 	inBubbleWith(t, redis.Options{PipelinePoolSize: 1}, func(p *fixture) {
 		p.loadScript()
-		p.net.Break("evalsha", 1, faultnet.SwallowReply)
-		p.send(counterScript)
-		synctest.Wait()
+		p.hang()
 		var order []string
 		call := func(urgent bool, name string) {
-			p.Send(&Call{Script: counterScript, Urgent: urgent, Key: "k", Args: counterScript.AppendCommand(nil, "k"), Done: Func(func(c *Call) {
-				if c.Err != nil {
-					p.Error(c.Err)
-				}
+			c := callThen(counterScript, func(c *Call) {
+				must.Report(p, c.Err)
 				order = append(order, name) // there is only one sender
-			})})
+			})
+			c.Urgent = urgent
+			p.Send(c)
 		}
 		for range 1000 {
 			call(false, "new")
@@ -801,7 +793,7 @@ func TestNoInlineSendWithoutTimeouts(t *testing.T) {
 	inBubbleWith(t, redis.Options{ReadTimeout: -1}, func(p *fixture) {
 		p.loadScript()
 		p.net.Break("evalsha", 1, faultnet.SwallowReply)
-		p.SendInline(&Call{Script: counterScript, Key: "k", Args: counterScript.AppendCommand(nil, "k"), Done: Func(func(*Call) {})})
+		p.SendInline(callThen(counterScript, func(*Call) {}))
 		synctest.Wait()
 		p.net.Cut()
 	})
@@ -812,8 +804,9 @@ func TestNoInlineSendWithoutTimeouts(t *testing.T) {
 func TestMixedReplies(t *testing.T) {
 	inBubble(t, func(p *fixture) {
 		get := func(text string) *Call {
-			s, done := script(text), make(chan *Call, 1)
-			p.Send(&Call{Script: s, Mixed: true, Key: "k", Args: s.AppendCommand(nil, "k"), Done: Func(func(c *Call) { done <- c })})
+			call, done := newCall(script(text))
+			call.Mixed = true
+			p.Send(call)
 			return <-done
 		}
 		if c := get("return {1, 'text', {2}}"); c.Err != nil || fmt.Sprint(c.Values) != "[1 text [2]]" {
@@ -857,16 +850,12 @@ func TestClientWrapperSeesCommands(t *testing.T) {
 		c := New(newClient(p.T, w))
 		for range 3 {
 			done := make(chan error, 1)
-			call := &Call{Script: counterScript, Key: "k", Args: counterScript.AppendCommand(nil, "k"), Done: Func(func(c *Call) { done <- c.Err })}
+			call := callThen(counterScript, func(c *Call) { done <- c.Err })
 			c.Send(call)
-			if err := <-done; err != nil {
-				p.Error(err)
-			}
+			must.Report(p, <-done)
 			call.Args = counterScript.AppendCommand(nil, "k")
 			c.SendInline(call)
-			if err := <-done; err != nil {
-				p.Error(err)
-			}
+			must.Report(p, <-done)
 		}
 		c.Close()
 		if pipes, sent := w.pipes.Load(), w.sent.Load(); pipes == 0 || sent != 6 {
@@ -881,11 +870,7 @@ func TestWithdrawnCallsAreNotSent(t *testing.T) {
 	inBubbleWith(t, redis.Options{PipelinePoolSize: 1}, func(p *fixture) {
 		p.loadScript()
 		p.net.Break("evalsha", 1, faultnet.SwallowReply)
-		newCall := func() (*Call, chan *Call) {
-			done := make(chan *Call, 2)
-			return &Call{Script: counterScript, Key: "k", Args: counterScript.AppendCommand(nil, "k"), Done: Func(func(c *Call) { done <- c })}, done
-		}
-		underWay, _ := newCall()
+		underWay, _ := newCall(counterScript)
 		p.Send(underWay)
 		synctest.Wait()
 		if underWay.Withdraw() {
@@ -893,7 +878,7 @@ func TestWithdrawnCallsAreNotSent(t *testing.T) {
 		}
 		var kept, withdrawn []chan *Call
 		for i := range 1000 {
-			call, done := newCall()
+			call, done := newCall(counterScript)
 			call.Urgent = i%4 == 0
 			if i == 0 {
 				call.Withdraw() // before Send
@@ -919,9 +904,7 @@ func TestWithdrawnCallsAreNotSent(t *testing.T) {
 		sent := time.Now()
 		for _, done := range kept {
 			c := <-done
-			if c.Err != nil {
-				p.Error(c.Err)
-			}
+			must.Report(p, c.Err)
 			if d := c.Sent.Sub(sent); d < readTimeout {
 				p.Errorf("Sent is %v after the call was queued, before it was written", d)
 			}
@@ -944,9 +927,8 @@ func TestWithdrawAfterNoScript(t *testing.T) {
 	inBubbleWith(t, redis.Options{PipelinePoolSize: 1}, func(p *fixture) {
 		p.loadScript()
 		p.flush()
-		var first *Call
-		firstDone, done := make(chan *Call, 1), make(chan *Call, 1)
-		first = &Call{Script: counterScript, Key: "k", Args: counterScript.AppendCommand(nil, "k"), Done: Func(func(c *Call) { firstDone <- c })}
+		first, firstDone := newCall(counterScript)
+		done := make(chan *Call, 1)
 		// The second call of the pipeline is completed after the first was queued again, and before that is taken.
 		second := &Call{Script: counterScript, Key: "k", Args: []any{"get", "k"}, Mixed: true, Done: Func(func(c *Call) {
 			if !first.Withdraw() {
@@ -975,9 +957,7 @@ func TestSilentServerGetsFewCalls(t *testing.T) {
 		p.net.Break("evalsha", 1<<20, faultnet.SwallowReply)
 		var all []chan *Call
 		for start := time.Now(); time.Since(start) < 2*readTimeout+time.Second; time.Sleep(200 * time.Millisecond) {
-			for range 100 {
-				all = append(all, p.send(counterScript))
-			}
+			all = append(all, p.sendMany(100)...)
 		}
 		queued, unsent := 0, 0
 		for i, done := range all {
@@ -1011,13 +991,12 @@ func TestQueueIsBounded(t *testing.T) {
 	inBubbleWith(t, redis.Options{PipelinePoolSize: 1}, func(p *fixture) {
 		p.loadScript()
 		p.maxQueued = 600
-		p.net.Break("evalsha", 1, faultnet.SwallowReply)
-		p.send(counterScript)
-		synctest.Wait()
+		p.hang()
 		var calls []*Call
 		results := make(chan *Call, 2000)
 		send := func(urgent bool) {
-			call := &Call{Script: counterScript, Urgent: urgent, Key: "k", Args: counterScript.AppendCommand(nil, "k"), Done: Func(func(c *Call) { results <- c })}
+			call := callThen(counterScript, func(c *Call) { results <- c })
+			call.Urgent = urgent
 			calls = append(calls, call)
 			p.Send(call)
 		}
@@ -1060,9 +1039,7 @@ func TestGiveUp(t *testing.T) {
 		if c := <-p.send(counterScript); c.Err != nil {
 			p.Errorf("while the server answers: %v", c.Err)
 		}
-		p.net.Break("evalsha", 1, faultnet.SwallowReply)
-		p.send(counterScript)
-		synctest.Wait()
+		p.hang()
 		queued := p.send(counterScript)
 		time.Sleep(2 * giveUpAfter)
 		start := time.Now()
