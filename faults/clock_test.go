@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 )
 
@@ -43,9 +43,7 @@ func TestRealServerClockJumps(t *testing.T) {
 			_, err = f.WriteAt(binary.LittleEndian.AppendUint64(nil, uint64(offset.Microseconds())), 0)
 			err = errors.Join(err, f.Close())
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 	}
 	jump(0)
 	redistest.RequireBinary(t)
@@ -76,12 +74,7 @@ func TestRealServerClockJumps(t *testing.T) {
 			})
 		}
 		for _, p := range primitives {
-			for admin.ZCount(ctx, "{lock:x}:"+p.kind+":queue", "-inf", protocol.BehindWaiters).Val() != 1 {
-				if ctx.Err() != nil {
-					t.Fatal("no waiter")
-				}
-				time.Sleep(5 * time.Millisecond)
-			}
+			awaitWaiter(ctx, t, admin, p.kind, "x")
 		}
 		jump(by)
 		if at := admin.Time(ctx).Val(); at.Sub(time.Now().Add(offset)).Abs() > time.Second {
@@ -108,9 +101,7 @@ func TestRealServerClockJumps(t *testing.T) {
 			if r.lease == nil {
 				continue
 			}
-			if r.lease.Fence() <= first[r.kind].Fence() {
-				t.Errorf("%s: fence %d after %d", r.kind, r.lease.Fence(), first[r.kind].Fence())
-			}
+			checkRises(t, r.kind, first[r.kind], r.lease)
 			if left := time.Until(r.lease.Deadline()); left > lifetime {
 				t.Errorf("%s: relied on for %v", r.kind, left)
 			}
@@ -132,18 +123,12 @@ var ofServer = regexp.MustCompile(`UnixMicro\(int64\((h\.F|f)ence\)\)|server\.Un
 func TestNoWallClockReads(t *testing.T) {
 	files := 0
 	for _, dir := range []string{".", "mutex", "fair", "rwlock", "semaphore", "ratelimit", "redlock", "once", "election", "lua", "internal/access", "internal/keeper", "internal/server", "internal/quorum", "internal/transport", "internal/timers", "internal/pubsub", "internal/protocol"} {
-		list, err := filepath.Glob(filepath.Join("..", dir, "*.go"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		list := must.Get(filepath.Glob(filepath.Join("..", dir, "*.go")))(t)
 		for _, path := range list {
 			if strings.HasSuffix(path, "_test.go") {
 				continue
 			}
-			text, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := must.Get(os.ReadFile(path))(t)
 			files++
 			for i, line := range strings.Split(string(text), "\n") {
 				if wallClock.MatchString(line) && !ofServer.MatchString(line) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/redis/go-redis/v9"
 )
@@ -29,16 +30,11 @@ func join(t *testing.T, rdb redis.UniversalClient, name string, lifetime time.Du
 	k, err := lockkeeper.New(rdb, &lockkeeper.Options{
 		HeartbeatInterval: 500 * time.Millisecond, Logger: silent, Retry: lockkeeper.RetryPolicy{MaxElapsed: time.Minute},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { _ = k.Close() })
 	p := &deploymentClient{T: t, uses: map[string]use{}, granted: map[string]int64{}}
 	for _, kind := range primitives {
-		uses, err := kind.uses(k, name, lifetime)
-		if err != nil {
-			t.Fatal(err)
-		}
+		uses := must.Get(kind.uses(k, name, lifetime))(t)
 		p.uses[kind.kind] = uses[0]
 		if kind.kind == "semaphore" {
 			p.uses[kind.kind] = uses[len(uses)-1] // all permits
@@ -97,6 +93,25 @@ func lost(t *testing.T, leases map[string]*lockkeeper.Lease, within time.Duratio
 	}
 }
 
+// checkRises checks that the fence of the second lease is larger than that of the first.
+func checkRises(t *testing.T, kind string, first, second *lockkeeper.Lease) {
+	t.Helper()
+	if second.Fence() <= first.Fence() {
+		t.Errorf("%s: fence %d after %d", kind, second.Fence(), first.Fence())
+	}
+}
+
+// awaitWaiter waits until somebody waits for the name.
+func awaitWaiter(ctx context.Context, t *testing.T, rdb redis.UniversalClient, kind, name string) {
+	t.Helper()
+	for rdb.ZCount(ctx, "{lock:"+name+"}:"+kind+":queue", "-inf", protocol.BehindWaiters).Val() != 1 {
+		if ctx.Err() != nil {
+			t.Fatal("nobody waits")
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
 // TestFailoverLosesGrants promotes a replica that does not have the leases. Then there are two holders, which no
 // lock on asynchronous replication can prevent. The second has the larger fence, and the first learns of the loss by
 // its next renewal.
@@ -110,17 +125,13 @@ func TestFailoverLosesGrants(t *testing.T) {
 		a, b := join(t, client(), name, lifetime), join(t, client(), name, lifetime)
 		a.release(a.all(ctx))
 		replica.Freeze()
-		if err := primary.Client().Do(ctx, "client", "kill", "type", "replica").Err(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, primary.Client().Do(ctx, "client", "kill", "type", "replica").Err())
 		first := a.all(ctx)
 		primary.Kill()
 		replica.Thaw()
 		second := b.all(ctx)
 		for kind, l := range second {
-			if l.Fence() <= first[kind].Fence() {
-				t.Errorf("%s: fence %d after %d", kind, l.Fence(), first[kind].Fence())
-			}
+			checkRises(t, kind, first[kind], l)
 			if l.Err() != nil {
 				t.Errorf("%s: %v", kind, l.Err())
 			}
@@ -150,10 +161,7 @@ func nameOnFirstPrimary(t *testing.T, c *redistest.Cluster) string {
 	t.Helper()
 	for i := range 100 {
 		name := fmt.Sprintf("n%d", i)
-		slot, err := c.Primaries[0].Client().ClusterKeySlot(context.Background(), "lock:"+name).Result()
-		if err != nil {
-			t.Fatal(err)
-		}
+		slot := must.Get(c.Primaries[0].Client().ClusterKeySlot(context.Background(), "lock:"+name).Result())(t)
 		if slot < 16384/int64(len(c.Primaries)) {
 			return name
 		}
@@ -207,9 +215,7 @@ func TestOldPrimaryReturns(t *testing.T) {
 	second := <-got
 	t.Logf("%d of %d leases were renewed at the new primary; all were with another %v after the old one froze", still, len(first), time.Since(frozen))
 	for kind, l := range second {
-		if l.Fence() <= first[kind].Fence() {
-			t.Errorf("%s: fence %d after %d", kind, l.Fence(), first[kind].Fence())
-		}
+		checkRises(t, kind, first[kind], l)
 		if b.granted[kind] < believed[kind] {
 			t.Errorf("%s: it was granted to another %v before its holder considered it lost", kind, time.Duration(believed[kind]-b.granted[kind]))
 		}
@@ -245,24 +251,16 @@ func load(t *testing.T, client func() redis.UniversalClient, names int) (stop fu
 	h := newHistory()
 	ctx, cancel := context.WithCancel(context.Background())
 	var workers sync.WaitGroup
-	var mu sync.Mutex // guards errs
-	var errs []error
 	for range 3 {
 		rdb := client()
-		k, err := lockkeeper.New(rdb, &lockkeeper.Options{HeartbeatInterval: 500 * time.Millisecond, Logger: silent})
-		if err != nil {
-			t.Fatal(err)
-		}
+		k := must.Get(lockkeeper.New(rdb, &lockkeeper.Options{HeartbeatInterval: 500 * time.Millisecond, Logger: silent}))(t)
 		t.Cleanup(func() { _ = k.Close() })
 		n := &node{Keeper: k, queued: map[string]int64{}}
 		for _, p := range primitives {
 			for i := range names {
 				name := fmt.Sprintf("%s-%d", p.kind, i)
 				h.capacity[name] = p.capacity
-				uses, err := p.uses(k, name, 20*time.Second)
-				if err != nil {
-					t.Fatal(err)
-				}
+				uses := must.Get(p.uses(k, name, 20*time.Second))(t)
 				u := uses[rand.IntN(len(uses))]
 				workers.Go(func() {
 					for ctx.Err() == nil {
@@ -272,9 +270,7 @@ func load(t *testing.T, client func() redis.UniversalClient, names int) (stop fu
 							h.add(x)
 						}
 						if err != nil {
-							mu.Lock()
-							errs = append(errs, fmt.Errorf("%s: %w", name, err))
-							mu.Unlock()
+							t.Errorf("%s: %v", name, err)
 						}
 					}
 				})
@@ -297,9 +293,6 @@ func load(t *testing.T, client func() redis.UniversalClient, names int) (stop fu
 		}
 		cancel()
 		workers.Wait()
-		for _, err := range errs {
-			t.Error(err)
-		}
 		h.mustBeValid(t)
 		t.Logf("%d grants", len(h.spans))
 	}
@@ -313,9 +306,7 @@ func disableAutoFailover(t *testing.T, c *redistest.Cluster) {
 		nodes = append(nodes, list...)
 	}
 	for _, s := range nodes {
-		if err := s.Client().ConfigSet(context.Background(), "cluster-node-timeout", "15000").Err(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, s.Client().ConfigSet(context.Background(), "cluster-node-timeout", "15000").Err())
 	}
 }
 
@@ -370,10 +361,7 @@ func TestHalfMigratedSlot(t *testing.T) {
 			defer cancel()
 			name := "half-" + p.kind
 			a, b := join(t, c.Client(), name, lifetime).uses[p.kind], join(t, c.Client(), name, lifetime).uses[p.kind]
-			first, err := a.acquire(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
+			first := must.Get(a.acquire(ctx))(t)
 			got := make(chan error, 1)
 			c.MoveSlot("lock:"+name, func() {}, func() {
 				renewed := first.Deadline()
@@ -387,9 +375,7 @@ func TestHalfMigratedSlot(t *testing.T) {
 				go func() {
 					second, err := b.acquire(ctx)
 					if err == nil {
-						if second.Fence() <= first.Fence() {
-							t.Errorf("fence %d after %d", second.Fence(), first.Fence())
-						}
+						checkRises(t, p.kind, first, second)
 						err = second.Release(ctx)
 					}
 					got <- err
@@ -399,12 +385,8 @@ func TestHalfMigratedSlot(t *testing.T) {
 					t.Errorf("the lease was not renewed: %v", first.Err())
 				}
 			})
-			if err := first.Release(ctx); err != nil {
-				t.Error(err)
-			}
-			if err := <-got; err != nil {
-				t.Error(err)
-			}
+			must.Report(t, first.Release(ctx))
+			must.Report(t, <-got)
 		})
 	}
 }
@@ -420,10 +402,7 @@ func TestHandoffDuringSlotMigration(t *testing.T) {
 			defer cancel()
 			name := "moving-" + p.kind
 			a, b := join(t, c.Client(), name, time.Minute).uses[p.kind], join(t, c.Client(), name, time.Minute).uses[p.kind]
-			first, err := a.acquire(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
+			first := must.Get(a.acquire(ctx))(t)
 			got := make(chan error, 1)
 			go func() {
 				second, err := b.acquire(ctx)
@@ -432,13 +411,7 @@ func TestHandoffDuringSlotMigration(t *testing.T) {
 				}
 				got <- err
 			}()
-			rdb := c.Client()
-			for rdb.ZCount(ctx, "{lock:"+name+"}:"+p.kind+":queue", "-inf", protocol.BehindWaiters).Val() != 1 {
-				if ctx.Err() != nil {
-					t.Fatal("nobody waits")
-				}
-				time.Sleep(5 * time.Millisecond)
-			}
+			awaitWaiter(ctx, t, c.Client(), p.kind, name)
 			c.MoveSlot("lock:"+name, func() {
 				start := time.Now()
 				short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
@@ -447,9 +420,7 @@ func TestHandoffDuringSlotMigration(t *testing.T) {
 					t.Errorf("after %v: %v", time.Since(start), err)
 				}
 			})
-			if err := <-got; err != nil {
-				t.Error(err)
-			}
+			must.Report(t, <-got)
 		})
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/anishathalye/porcupine"
+	"github.com/lockkeeper/lockkeeper"
 	"golang.org/x/sys/unix"
 )
 
@@ -36,15 +37,8 @@ type span struct {
 	Freed   int64 // when the release was confirmed; 0: it was not, and the lease may have ended at any later time
 }
 
-// grant is the part of a lease that a history needs.
-type grant interface {
-	Fence() uint64
-	Deadline() time.Time
-	Release(ctx context.Context) error
-}
-
 // ends records that the user no longer relies on the lease: it is about to release it, or the deadline has passed.
-func (s *span) ends(lease grant) {
+func (s *span) ends(lease *lockkeeper.Lease) {
 	s.Until = now()
 	if left := time.Until(lease.Deadline()); left < 0 {
 		s.Until += int64(left)
@@ -52,7 +46,7 @@ func (s *span) ends(lease grant) {
 }
 
 // end releases the lease.
-func (s *span) end(ctx context.Context, lease grant) error {
+func (s *span) end(ctx context.Context, lease *lockkeeper.Lease) error {
 	err := lease.Release(ctx)
 	if err == nil {
 		s.Freed = now()
@@ -217,5 +211,61 @@ func (h *history) mustBeValid(t *testing.T) {
 	}
 	if got := h.linearizable(30 * time.Second); got != porcupine.Ok {
 		t.Errorf("linearizable: %v", got)
+	}
+}
+
+// TestCheckersDetectBrokenLocks runs the checkers on histories of locks that break a promise each, and on one of reads that share a
+// fence, which may be smaller than that of an earlier read, but not than that of an earlier write.
+func TestCheckersDetectBrokenLocks(t *testing.T) {
+	// hold is a use from a request to the release.
+	hold := func(fence uint64, weight int, called, until int64) span {
+		return span{Name: "x", Weight: weight, Fence: fence, Called: called, Granted: called + 1, Until: until, Freed: until + 1}
+	}
+	write := func(fence uint64, called int64) span { return hold(fence, readers, called, called+2) }
+	read := func(fence uint64, called int64) span {
+		s := hold(fence, 1, called, called+2)
+		s.Shares = true
+		return s
+	}
+	overtaken := hold(3, 1, 2, 30)
+	overtaken.Queued, overtaken.Granted = 3, 20
+	for _, c := range []struct {
+		what     string
+		capacity int
+		ordered  bool
+		spans    []span
+		valid    bool // nothing is wrong
+		linear   bool // fences rise and exclusion holds: only the order is wrong, or nothing
+	}{
+		{
+			what: "mutex_release_without_token_check", capacity: 1,
+			// The lease of the first has expired, and its release deletes that of the second.
+			spans: []span{hold(1, 1, 0, 30), hold(2, 1, 35, 90), hold(3, 1, 50, 60)},
+		},
+		{what: "mutex_lease_valid_for_too_long", capacity: 1, spans: []span{hold(1, 1, 0, 90), hold(2, 1, 30, 40)}},
+		{what: "fair_fences_per_process", capacity: 1, ordered: true, spans: []span{hold(1, 1, 0, 5), hold(2, 1, 10, 15), hold(1, 1, 20, 25)}},
+		{
+			what: "fair_newcomer_overtakes_waiter", capacity: 1, ordered: true, linear: true,
+			spans: []span{hold(1, 1, 0, 5), hold(2, 1, 10, 15), overtaken},
+		},
+		{what: "rwlock_reader_ignores_writer", capacity: readers, spans: []span{hold(1, readers, 0, 20), hold(2, 1, 5, 10)}},
+		{
+			what: "semaphore_permit_released_twice", capacity: 2,
+			spans: []span{hold(1, 1, 0, 10), hold(2, 1, 2, 40), hold(3, 1, 15, 30), hold(4, 1, 16, 30)},
+		},
+		{what: "shared_reads", capacity: readers, spans: []span{write(1, 10), read(2, 20), read(3, 30), read(2, 40), write(4, 50)}, valid: true, linear: true},
+		{what: "shared_read_after_write", capacity: readers, spans: []span{read(2, 20), write(3, 30), read(2, 40)}},
+		{what: "write_after_shared_read", capacity: readers, spans: []span{read(2, 20), read(3, 30), write(3, 40)}},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			h := newHistory()
+			h.capacity["x"], h.ordered["x"], h.spans = c.capacity, c.ordered, c.spans
+			if wrong := h.check(); (len(wrong) == 0) != c.valid {
+				t.Errorf("the sweep found %q", wrong)
+			}
+			if got := h.linearizable(10 * time.Second); (got == porcupine.Ok) != c.linear {
+				t.Errorf("linearizable: %v", got)
+			}
+		})
 	}
 }

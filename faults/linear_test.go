@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/anishathalye/porcupine"
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/redlock"
 	"github.com/redis/go-redis/v9"
@@ -120,64 +120,44 @@ func TestLinearizability(t *testing.T) {
 }
 
 func linear(t *testing.T, p primitive, faulty bool) {
-	seed := rand.Uint64()
-	defer func() {
-		if t.Failed() {
-			t.Logf("seed %d", seed) // of the faults and the pauses; timing differs
-		}
-	}()
+	all := newContenders(t, faulty)
+	all.capacity["x"], all.ordered["x"] = p.capacity, p.ordered && !faulty
 	s := redistest.Start(t)
-	h := newHistory()
-	h.capacity["x"], h.ordered["x"] = p.capacity, p.ordered && !faulty
 	lifetime, timeout := ttl, heartbeatTimeout
 	if !faulty { // on a busy machine a waiter or a grant that is late must not lose its place
 		lifetime, timeout = 10*ttl, 10*heartbeatTimeout
 	}
-	running, stop := context.WithTimeout(context.Background(), 3*time.Second)
-	defer stop()
 	var nodes []*node
-	all := contenders{history: h, seed: seed, faulty: faulty}
 	for range 4 {
-		n, err := newNode(s.Addr, timeout)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer n.close()
+		n := all.join(t, s, timeout)
 		nodes = append(nodes, n)
-		uses, err := p.uses(n.Keeper, "x", lifetime)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, u := range uses {
-			all.contend(running, n, u)
+		for _, u := range must.Get(p.uses(n.Keeper, "x", lifetime))(t) {
+			all.contend(n, u)
 		}
 	}
 	if faulty {
-		breakConnections(running, rand.New(rand.NewPCG(seed, 99)), nodes, s.Client())
+		breakConnections(all.running, all.faults, nodes, s.Client())
 	}
-	<-running.Done()
-	for _, n := range nodes {
-		n.net.Restore()
-	}
-	all.workers.Wait()
-	h.mustBeValid(t)
+	all.end(t)
 	queued := 0
-	for _, s := range h.spans {
+	for _, s := range all.spans {
 		if s.Queued > 0 {
 			queued++
 		}
 	}
-	t.Logf("%d leases released, %d lost, %d waits ended; %d had been queued", all.given, all.lost, all.gaveUp, queued)
-	if all.given < 20 || queued < 10 {
-		t.Errorf("%d grants, %d after a wait: too few", all.given, queued)
+	if queued < 10 {
+		t.Errorf("%d grants after a wait: too few", queued)
 	}
 }
 
-// contenders is the contenders for the lock x, and their results.
+// contenders are the users of the lock x for three seconds, and their results.
 type contenders struct {
 	*history
-	seed    uint64
 	faulty  bool // faults are injected
+	seed    uint64
+	faults  *rand.Rand
+	running context.Context
+	nodes   []*node
 	workers sync.WaitGroup
 
 	mu                  sync.Mutex // guards what follows
@@ -185,15 +165,51 @@ type contenders struct {
 	given, lost, gaveUp int
 }
 
-// contend uses the lock repeatedly until the context ends.
-func (c *contenders) contend(running context.Context, n *node, u use) {
+func newContenders(t *testing.T, faulty bool) *contenders {
+	seed := rand.Uint64()
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("seed %d", seed) // of the faults and the pauses; timing differs
+		}
+	})
+	running, stop := context.WithTimeout(context.Background(), 3*time.Second)
+	t.Cleanup(stop)
+	return &contenders{history: newHistory(), faulty: faulty, seed: seed, faults: rand.New(rand.NewPCG(seed, 0)), running: running}
+}
+
+// join starts a node, which is closed at the end of the test.
+func (c *contenders) join(t *testing.T, s *redistest.Server, timeout time.Duration) *node {
+	t.Helper()
+	n := must.Get(newNode(s.Addr, timeout))(t)
+	t.Cleanup(n.close)
+	c.nodes = append(c.nodes, n)
+	return n
+}
+
+// end waits until the time has passed, restores the network, and checks the history.
+func (c *contenders) end(t *testing.T) {
+	t.Helper()
+	<-c.running.Done()
+	for _, n := range c.nodes {
+		n.net.Restore()
+	}
+	c.workers.Wait()
+	c.mustBeValid(t)
+	t.Logf("%d leases released, %d lost, %d waits ended", c.given, c.lost, c.gaveUp)
+	if c.given < 20 {
+		t.Errorf("%d grants: too few", c.given)
+	}
+}
+
+// contend uses the lock repeatedly until the time has passed.
+func (c *contenders) contend(n *node, u use) {
 	c.many++
 	r := rand.New(rand.NewPCG(c.seed, c.many))
 	c.workers.Go(func() {
-		for running.Err() == nil {
-			ctx, cancel := running, context.CancelFunc(func() {})
+		for c.running.Err() == nil {
+			ctx, cancel := c.running, context.CancelFunc(func() {})
 			if r.IntN(8) == 0 {
-				ctx, cancel = context.WithTimeout(running, time.Duration(r.IntN(int(20*time.Millisecond))))
+				ctx, cancel = context.WithTimeout(c.running, time.Duration(r.IntN(int(20*time.Millisecond))))
 			}
 			hold := time.Duration(r.IntN(int(4 * time.Millisecond)))
 			if c.faulty && r.IntN(100) == 0 {
@@ -231,69 +247,39 @@ func TestRedlockLinearizability(t *testing.T) {
 }
 
 func majority(t *testing.T, faulty bool) {
-	seed := rand.Uint64()
-	defer func() {
-		if t.Failed() {
-			t.Logf("seed %d", seed)
-		}
-	}()
 	const many = 3
 	servers := make([]*redistest.Server, many)
 	for i := range servers {
 		servers[i] = redistest.Start(t)
 	}
-	h := newHistory()
-	h.capacity["x"] = 1
-	running, stop := context.WithTimeout(context.Background(), 3*time.Second)
-	defer stop()
+	all := newContenders(t, faulty)
+	all.capacity["x"] = 1
 	at := make([][]*node, many) // by server
-	all := contenders{history: h, seed: seed, faulty: faulty}
 	for range 4 {
 		var keepers []*lockkeeper.Keeper
 		for i, s := range servers {
-			n, err := newNode(s.Addr, heartbeatTimeout)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer n.close()
+			n := all.join(t, s, heartbeatTimeout)
 			at[i] = append(at[i], n)
 			keepers = append(keepers, n.Keeper)
 		}
-		l, err := redlock.New(keepers, "x", &redlock.Options{TTL: ttl, MaxRetryDelay: 20 * time.Millisecond})
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(redlock.New(keepers, "x", &redlock.Options{TTL: ttl, MaxRetryDelay: 20 * time.Millisecond}))(t)
 		for range 2 {
-			all.contend(running, at[0][len(at[0])-1], use{weight: 1, acquire: l.Lock})
+			all.contend(at[0][len(at[0])-1], use{weight: 1, acquire: l.Lock})
 		}
 	}
-	if faulty {
-		r := rand.New(rand.NewPCG(seed, 0))
-		for running.Err() == nil {
-			i := r.IntN(many)
-			if r.IntN(4) == 0 {
-				servers[i].Freeze()
-				time.Sleep(time.Duration(r.IntN(int(ttl))))
-				servers[i].Thaw()
-				continue
-			}
-			short, cancel := context.WithTimeout(running, 100*time.Millisecond)
-			breakConnections(short, r, at[i], servers[i].Client())
-			cancel()
+	for faulty && all.running.Err() == nil {
+		i := all.faults.IntN(many)
+		if all.faults.IntN(4) == 0 {
+			servers[i].Freeze()
+			time.Sleep(time.Duration(all.faults.IntN(int(ttl))))
+			servers[i].Thaw()
+			continue
 		}
+		short, cancel := context.WithTimeout(all.running, 100*time.Millisecond)
+		breakConnections(short, all.faults, at[i], servers[i].Client())
+		cancel()
 	}
-	<-running.Done()
-	for _, nodes := range at {
-		for _, n := range nodes {
-			n.net.Restore()
-		}
-	}
-	all.workers.Wait()
-	h.mustBeValid(t)
-	t.Logf("%d leases released, %d lost, %d waits ended", all.given, all.lost, all.gaveUp)
-	if all.given < 20 {
-		t.Errorf("%d grants: too few", all.given)
-	}
+	all.end(t)
 }
 
 // breakConnections injects faults into the nodes' connections, one after another, until the context ends.
@@ -321,154 +307,5 @@ func breakConnections(ctx context.Context, r *rand.Rand, nodes []*node, admin *r
 			n.net.Restore()
 		}
 		time.Sleep(time.Duration(r.IntN(int(30 * time.Millisecond))))
-	}
-}
-
-// naive is an incorrect lock.
-type naive struct {
-	t   *testing.T
-	rdb *redis.Client
-	h   *history
-}
-
-type naiveLease struct {
-	fence    uint64
-	deadline time.Time
-	release  func()
-}
-
-func (l *naiveLease) Fence() uint64       { return l.fence }
-func (l *naiveLease) Deadline() time.Time { return l.deadline }
-func (l *naiveLease) Release(context.Context) error {
-	l.release()
-	return nil
-}
-
-func (n *naive) must(err error) {
-	n.t.Helper()
-	if err != nil {
-		n.t.Fatal(err)
-	}
-}
-
-// held is a span and its lease.
-type held struct {
-	span
-	lease *naiveLease
-}
-
-// took records a grant that was requested at this time.
-func (n *naive) took(called int64, weight int, lifetime time.Duration, release func()) *held {
-	n.t.Helper()
-	fence, err := n.rdb.Incr(context.Background(), "fence").Result()
-	n.must(err)
-	return &held{
-		span{Name: "x", Weight: weight, Fence: uint64(fence), Called: called, Granted: now()},
-		&naiveLease{uint64(fence), time.Now().Add(lifetime), release},
-	}
-}
-
-// lock is SET NX. Its release does not check the owner.
-func (n *naive) lock(lifetime time.Duration) *held {
-	n.t.Helper()
-	called := now()
-	for { // an earlier lease must expire first
-		ok, err := n.rdb.SetNX(context.Background(), "x", "token", lifetime).Result()
-		n.must(err)
-		if ok {
-			return n.took(called, 1, lifetime, func() { n.must(n.rdb.Del(context.Background(), "x").Err()) })
-		}
-		time.Sleep(time.Millisecond)
-	}
-}
-
-func (n *naive) end(all ...*held) {
-	n.t.Helper()
-	for _, s := range all {
-		s.ends(s.lease)
-		n.must(s.span.end(context.Background(), s.lease))
-		n.h.add(s.span)
-	}
-}
-
-// TestCheckersDetectBrokenLocks runs the checkers on histories that violate each property.
-func TestCheckersDetectBrokenLocks(t *testing.T) {
-	s := redistest.Start(t)
-	for _, c := range []struct {
-		what     string
-		capacity int
-		ordered  bool
-		linear   bool // fences rise and exclusion holds: only the order is wrong
-		use      func(n *naive)
-	}{
-		{"mutex_release_without_token_check", 1, false, false, func(n *naive) {
-			a := n.lock(30 * time.Millisecond)
-			b := n.lock(time.Minute) // after a's lease has expired
-			n.end(a)                 // which deletes b's lease
-			n.end(n.lock(time.Minute), b)
-		}},
-		{"mutex_lease_valid_for_too_long", 1, false, false, func(n *naive) {
-			a := n.lock(30 * time.Millisecond)
-			a.lease.deadline = time.Now().Add(time.Minute)
-			n.end(n.lock(time.Minute), a)
-		}},
-		{"fair_fences_per_process", 1, true, false, func(n *naive) {
-			n.end(n.lock(time.Minute))
-			n.end(n.lock(time.Minute))
-			n.must(n.rdb.Del(context.Background(), "fence").Err())
-			n.end(n.lock(time.Minute))
-		}},
-		{"fair_newcomer_overtakes_waiter", 1, true, true, func(n *naive) {
-			a := n.lock(time.Minute)
-			called := now()
-			queued := now() // b was refused and will ask again
-			n.end(a)
-			n.end(n.lock(time.Minute))
-			b := n.lock(time.Minute)
-			b.Called, b.Queued = called, queued
-			n.end(b)
-		}},
-		{"rwlock_reader_ignores_writer", readers, false, false, func(n *naive) {
-			writer := n.lock(time.Minute)
-			writer.Weight = readers
-			reader := n.took(now(), 1, time.Minute, func() {})
-			n.end(reader, writer)
-		}},
-		{"semaphore_permit_released_twice", 2, false, false, func(n *naive) {
-			ctx := context.Background()
-			n.must(n.rdb.Set(ctx, "free", 2, 0).Err())
-			take := func() *held {
-				called := now()
-				left, err := n.rdb.Decr(ctx, "free").Result()
-				n.must(err)
-				if left < 0 {
-					t.Fatal("there was no permit")
-				}
-				return n.took(called, 1, time.Minute, func() { n.must(n.rdb.Incr(ctx, "free").Err()) })
-			}
-			a, b := take(), take()
-			n.end(a)
-			a.lease.release()
-			n.end(take(), take(), b)
-		}},
-	} {
-		t.Run(c.what, func(t *testing.T) {
-			n := &naive{t, s.Client(), newHistory()}
-			n.must(n.rdb.FlushAll(context.Background()).Err())
-			n.h.capacity["x"], n.h.ordered["x"] = c.capacity, c.ordered
-			c.use(n)
-			wrong := n.h.check()
-			if len(wrong) == 0 {
-				t.Error("the sweep found no violation")
-			}
-			t.Log(wrong)
-			want := porcupine.Illegal
-			if c.linear {
-				want = porcupine.Ok
-			}
-			if got := n.h.linearizable(10 * time.Second); got != want {
-				t.Errorf("linearizable: %v, want %v", got, want)
-			}
-		})
 	}
 }

@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/redis/go-redis/v9"
@@ -26,40 +26,26 @@ func TestOutageWithImpatientCallers(t *testing.T) {
 		outage = 20 * time.Second
 	}
 	for _, c := range []struct {
-		name    string
-		acquire func(ctx context.Context, k *lockkeeper.Keeper, name string) (*lockkeeper.Lease, error)
-		same    bool // all want one name
+		name string
+		call func(m *mutex.Mutex, ctx context.Context) (*lockkeeper.Lease, error)
+		same bool // all want one name
 	}{
-		{"TryLock_of_new_names", func(ctx context.Context, k *lockkeeper.Keeper, name string) (*lockkeeper.Lease, error) {
-			l, err := mutex.New(k, name, nil)
-			if err != nil {
-				return nil, err
-			}
-			return l.TryLock(ctx)
-		}, false},
-		{"TryLock_of_one_name", func(ctx context.Context, k *lockkeeper.Keeper, _ string) (*lockkeeper.Lease, error) {
-			l, err := mutex.New(k, "one", nil)
-			if err != nil {
-				return nil, err
-			}
-			return l.TryLock(ctx)
-		}, true},
-		{"Lock_of_new_names", func(ctx context.Context, k *lockkeeper.Keeper, name string) (*lockkeeper.Lease, error) {
-			l, err := mutex.New(k, name, nil)
-			if err != nil {
-				return nil, err
-			}
-			return l.Lock(ctx)
-		}, false},
+		{name: "TryLock_of_new_names", call: (*mutex.Mutex).TryLock},
+		{name: "TryLock_of_one_name", call: (*mutex.Mutex).TryLock, same: true},
+		{name: "Lock_of_new_names", call: (*mutex.Mutex).Lock},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			const timeout = 5 * time.Second // that of go-redis by default
 			server := redistest.Start(t)
 			rdb := redis.NewClient(&redis.Options{Addr: server.Addr, ReadTimeout: timeout, WriteTimeout: timeout, DialTimeout: timeout})
 			defer func() { _ = rdb.Close() }()
-			k, err := lockkeeper.New(rdb, &lockkeeper.Options{Logger: silent})
-			if err != nil {
-				t.Fatal(err)
+			k := must.Get(lockkeeper.New(rdb, &lockkeeper.Options{Logger: silent}))(t)
+			acquire := func(ctx context.Context, name string) (*lockkeeper.Lease, error) {
+				m, err := mutex.New(k, name, nil)
+				if err != nil {
+					return nil, err
+				}
+				return c.call(m, ctx)
 			}
 			var phase atomic.Pointer[string] // part of the names
 			setPhase := func(s string) { phase.Store(&s) }
@@ -77,7 +63,11 @@ func TestOutageWithImpatientCallers(t *testing.T) {
 						default:
 						}
 						ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
-						lease, err := c.acquire(ctx, k, fmt.Sprintf("%s-%d", *phase.Load(), number.Add(1)))
+						name := "one"
+						if !c.same {
+							name = fmt.Sprintf("%s-%d", *phase.Load(), number.Add(1))
+						}
+						lease, err := acquire(ctx, name)
 						if err == nil {
 							successes.Add(1)
 							select {
@@ -133,9 +123,7 @@ func TestOutageWithImpatientCallers(t *testing.T) {
 			close(stop)
 			callers.Wait()
 			closing := time.Now()
-			if err := k.Close(); err != nil {
-				t.Error(err)
-			}
+			must.Report(t, k.Close())
 			closed := time.Since(closing)
 			forNobody := count(t, admin, "*frozen-*:meta")
 			t.Logf("%d successes in a second before; the first %v after the thaw, %d within %v; heap %+.1f MB; %d calls for nobody; closed in %v",
@@ -156,53 +144,6 @@ func TestOutageWithImpatientCallers(t *testing.T) {
 	}
 }
 
-// TestCloseDuringOutage closes a keeper that has many calls in hand while its server is frozen. Its goroutines must have ended two
-// client timeouts after those 3 s for which Close waits: the last call may have to connect first, and each takes a timeout.
-func TestCloseDuringOutage(t *testing.T) {
-	const timeout = 2 * time.Second
-	server := redistest.Start(t)
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr, ReadTimeout: timeout, WriteTimeout: timeout, DialTimeout: timeout})
-	defer func() { _ = rdb.Close() }()
-	k, err := lockkeeper.New(rdb, &lockkeeper.Options{Logger: silent, Owner: "test"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var leases []*lockkeeper.Lease
-	for i := range 2000 {
-		l, err := mutex.New(k, fmt.Sprint(i), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		lease, err := l.TryLock(context.Background())
-		if err != nil {
-			t.Fatal(err)
-		}
-		leases = append(leases, lease)
-	}
-	server.Freeze()
-	for _, lease := range leases {
-		ctx, cancel := context.WithCancel(context.Background())
-		go func() { _ = lease.Release(ctx) }()
-		defer cancel()
-	}
-	time.Sleep(timeout / 2)
-	start := time.Now()
-	_ = k.Close()
-	for {
-		stacks := make([]byte, 16<<20)
-		stacks = stacks[:runtime.Stack(stacks, true)]
-		if !strings.Contains(string(stacks), "lockkeeper/internal/transport.") && !strings.Contains(string(stacks), "lockkeeper/internal/keeper.") && !strings.Contains(string(stacks), "lockkeeper/internal/server.") {
-			break
-		}
-		if d := time.Since(start); d > 3*time.Second+2*timeout+time.Second {
-			t.Fatalf("%v after Close, goroutines are left:\n%s", d, stacks)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	t.Logf("the goroutines ended %v after Close was called", time.Since(start).Round(time.Millisecond))
-	server.Thaw()
-}
-
 // heapInUse returns how many bytes are reachable.
 func heapInUse() int64 {
 	runtime.GC()
@@ -219,8 +160,6 @@ func count(t *testing.T, rdb *redis.Client, pattern string) int {
 	for keys.Next(context.Background()) {
 		n++
 	}
-	if err := keys.Err(); err != nil {
-		t.Error(err)
-	}
+	must.Report(t, keys.Err())
 	return n
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/mutex"
 )
@@ -20,28 +21,18 @@ func TestPowerLossForgetsLastWrites(t *testing.T) {
 	s := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "everysec")
 	keepers := make([]*lockkeeper.Keeper, 2)
 	for i := range keepers {
-		k, err := lockkeeper.New(s.Client(), &lockkeeper.Options{Logger: silent})
-		if err != nil {
-			t.Fatal(err)
-		}
+		k := must.Get(lockkeeper.New(s.Client(), &lockkeeper.Options{Logger: silent}))(t)
 		t.Cleanup(func() { _ = k.Close() })
 		keepers[i] = k
 	}
 	lock := func(k *lockkeeper.Keeper, name string, o mutex.Options) (*lockkeeper.Lease, error) {
 		t.Helper()
-		m, err := mutex.New(k, name, &o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := must.Get(mutex.New(k, name, &o))(t)
 		return m.TryLock(t.Context())
 	}
 	held := func(name string, o mutex.Options) *lockkeeper.Lease {
 		t.Helper()
-		lease, err := lock(keepers[0], name, o)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return lease
+		return must.Get(lock(keepers[0], name, o))(t)
 	}
 	kept := held("kept", mutex.Options{TTL: time.Minute})
 	released := held("released", mutex.Options{TTL: time.Minute, NoRenewal: true})
@@ -50,24 +41,17 @@ func TestPowerLossForgetsLastWrites(t *testing.T) {
 		t.Fatalf("%q, %v", files, err)
 	}
 	size := func() int64 { // all that was answered has been written by then
-		info, err := os.Stat(files[0])
-		if err != nil {
-			t.Fatal(err)
-		}
+		info := must.Get(os.Stat(files[0]))(t)
 		return info.Size()
 	}
 	durable := size()
 	lost := held("lost", mutex.Options{TTL: ttl})
-	if err := released.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, released.Release(t.Context()))
 	if size() == durable {
 		t.Fatal("nothing was written")
 	}
 	s.Kill()
-	if err := os.Truncate(files[0], durable); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Truncate(files[0], durable))
 	s.Restart()
 
 	second, err := lock(keepers[1], "lost", mutex.Options{TTL: ttl})

@@ -1,14 +1,12 @@
 package faults
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"runtime"
 	"slices"
 	"strconv"
@@ -18,8 +16,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/anishathalye/porcupine"
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/ratelimit"
 	"github.com/lockkeeper/lockkeeper/redlock"
@@ -60,10 +58,7 @@ func TestSoak(t *testing.T) {
 	}
 	s.admin = s.server.Client()
 	for range 4 {
-		n, err := newNode(s.server.Addr, heartbeatTimeout)
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := must.Get(newNode(s.server.Addr, heartbeatTimeout))(t)
 		defer n.close()
 		s.nodes = append(s.nodes, n)
 	}
@@ -176,9 +171,7 @@ func (s *soak) round(length time.Duration) {
 	for _, n := range s.nodes {
 		seed := s.r.Uint64()
 		nodes.Go(func() {
-			if err := n.runWorkload(ctx, seed, nil, h.add); err != nil {
-				s.Error(err)
-			}
+			must.Report(s, n.runWorkload(ctx, seed, nil, h.add))
 		})
 	}
 	children := []*childProcess{s.spawn(h), s.spawn(h), s.spawn(h)}
@@ -344,50 +337,30 @@ func child() {
 
 // childProcess is such a process, seen by its parent.
 type childProcess struct {
+	*redistest.Child
 	s     *soak
 	h     *history
-	cmd   *exec.Cmd
-	in    io.Closer
-	ended chan struct{} // when all its output was read
-
-	mu   sync.Mutex
-	open map[string]span // granted and not complete
+	ended chan struct{}   // when all its output was read
+	open  map[string]span // granted and not complete; read after ended
 }
 
 func (s *soak) spawn(h *history) *childProcess {
-	self, err := os.Executable()
-	if err != nil {
-		s.Fatal(err)
-	}
-	c := &childProcess{s: s, h: h, cmd: exec.Command(self), ended: make(chan struct{}), open: map[string]span{}}
-	c.cmd.Env = append(os.Environ(), childAddr+"="+s.server.Addr)
-	c.cmd.Stderr = os.Stderr
-	if c.in, err = c.cmd.StdinPipe(); err != nil {
-		s.Fatal(err)
-	}
-	out, err := c.cmd.StdoutPipe()
-	if err != nil {
-		s.Fatal(err)
-	}
-	if err := c.cmd.Start(); err != nil {
-		s.Fatal(err)
+	c := &childProcess{
+		Child: redistest.StartChild(s.T, childAddr+"="+s.server.Addr), s: s, h: h, ended: make(chan struct{}), open: map[string]span{},
 	}
 	go func() {
 		defer close(c.ended)
-		for sc := bufio.NewScanner(out); sc.Scan(); {
+		for line := range c.Lines {
 			var x spanReport
-			if json.Unmarshal(sc.Bytes(), &x) != nil {
+			if json.Unmarshal([]byte(line), &x) != nil {
 				continue // it was killed while it wrote
 			}
-			key := x.key()
-			c.mu.Lock()
 			if x.Complete {
-				delete(c.open, key)
+				delete(c.open, x.key())
 				h.add(x.span)
 			} else {
-				c.open[key] = x.span
+				c.open[x.key()] = x.span
 			}
-			c.mu.Unlock()
 		}
 	}()
 	return c
@@ -397,7 +370,7 @@ func (s *soak) spawn(h *history) *childProcess {
 // was earlier.
 func (c *childProcess) addOpenSpans(at int64) {
 	<-c.ended
-	_ = c.cmd.Wait()
+	_ = c.Wait()
 	for _, x := range c.open {
 		x.Until = min(x.Until, at)
 		c.h.add(x)
@@ -406,26 +379,25 @@ func (c *childProcess) addOpenSpans(at int64) {
 
 func (c *childProcess) kill() {
 	at := now()
-	_ = c.cmd.Process.Kill()
+	c.Signal(syscall.SIGKILL)
 	c.addOpenSpans(at)
 }
 
 func (c *childProcess) freeze(d time.Duration) {
-	if err := redistest.Freeze(c.cmd.Process.Pid); err != nil {
-		c.s.Error(err)
-	}
+	c.Signal(syscall.SIGSTOP)
 	time.Sleep(d)
-	_ = c.cmd.Process.Signal(syscall.SIGCONT)
+	c.Signal(syscall.SIGCONT)
 }
 
 // stop lets the process release everything and end.
 func (c *childProcess) stop() {
-	_ = c.in.Close()
-	hung := time.AfterFunc(30*time.Second, func() {
+	c.Stop()
+	select {
+	case <-c.ended:
+	case <-time.After(30 * time.Second):
 		c.s.Error("a process did not end")
-		_ = c.cmd.Process.Kill()
-	})
-	defer hung.Stop()
+		c.Signal(syscall.SIGKILL)
+	}
 	c.addOpenSpans(now())
 }
 
@@ -443,20 +415,11 @@ func (s *soak) measure() sample {
 	var m runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&m)
-	files, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		s.Fatal(err)
-	}
-	info, err := s.admin.Info(context.Background(), "memory").Result()
-	if err != nil {
-		s.Fatal(err)
-	}
+	files := must.Get(os.ReadDir("/proc/self/fd"))(s)
+	info := must.Get(s.admin.Info(context.Background(), "memory").Result())(s)
 	_, used, _ := strings.Cut(info, "used_memory:")
 	used, _, _ = strings.Cut(used, "\r")
-	redis, err := strconv.Atoi(used)
-	if err != nil {
-		s.Fatal(err)
-	}
+	redis := must.Get(strconv.Atoi(used))(s)
 	return sample{int(m.HeapAlloc), redis, runtime.NumGoroutine(), len(files)}
 }
 
@@ -509,36 +472,6 @@ func TestResourceGrowthReported(t *testing.T) {
 		got := findGrowth(all)
 		if what == "" && len(got) > 0 || what != "" && (len(got) != 1 || !strings.HasPrefix(got[0], what)) {
 			t.Errorf("%q grows: %v", what, got)
-		}
-	}
-}
-
-// TestSharedFencesChecked checks what the checkers say of reads that share a fence: they may have a smaller one than an earlier read,
-// but not than an earlier write.
-func TestSharedFencesChecked(t *testing.T) {
-	read := func(fence uint64, at int64) span {
-		return span{Name: "x", Weight: 1, Shares: true, Fence: fence, Called: at, Granted: at + 1, Until: at + 2, Freed: at + 3}
-	}
-	write := func(fence uint64, at int64) span {
-		s := read(fence, at)
-		s.Weight, s.Shares = readers, false
-		return s
-	}
-	for what, c := range map[string]struct {
-		spans []span
-		valid bool
-	}{
-		"reads of two processes": {[]span{write(1, 10), read(2, 20), read(3, 30), read(2, 40), write(4, 50)}, true},
-		"a read after a write":   {[]span{read(2, 20), write(3, 30), read(2, 40)}, false},
-		"a write after a read":   {[]span{read(2, 20), read(3, 30), write(3, 40)}, false},
-	} {
-		h := newHistory()
-		h.capacity["x"], h.spans = readers, c.spans
-		if wrong := h.check(); (len(wrong) == 0) != c.valid {
-			t.Errorf("%s: %q", what, wrong)
-		}
-		if got := h.linearizable(time.Second); (got == porcupine.Ok) != c.valid {
-			t.Errorf("%s: linearizable: %v", what, got)
 		}
 	}
 }

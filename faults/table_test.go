@@ -8,69 +8,50 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
 
-// TestFaultTableNamesExistingTests: in README.md each of the 60 scenarios has its row, and every test that a row names exists.
-func TestFaultTableNamesExistingTests(t *testing.T) {
-	doc, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, table, found := strings.Cut(string(doc), "| | scenario | promise | tests | result |\n|---|---|---|---|---|\n")
-	if !found {
-		t.Fatal("no table")
-	}
+// TestTablesNameExistingTests checks the tables in README.md: each row has its number or its promise, and names tests that exist.
+func TestTablesNameExistingTests(t *testing.T) {
+	doc := must.Get(os.ReadFile("README.md"))(t)
 	all := testSource(t)
-	n := 0
-	for line := range strings.Lines(table) {
-		cell := strings.Split(line, " | ")
-		if len(cell) != 5 {
-			break
+	for _, c := range []struct {
+		heading string
+		columns int
+		tests   int // the column that names them
+		rows    int // 0: any number
+	}{
+		{heading: "| | scenario | promise | tests | result |\n|---|---|---|---|---|\n", columns: 5, tests: 3, rows: 60},
+		{heading: "| promise | tests |\n|---|---|\n", columns: 2, tests: 1},
+	} {
+		_, table, found := strings.Cut(string(doc), c.heading)
+		if !found {
+			t.Fatalf("no table %s", c.heading)
 		}
-		n++
-		if cell[0] != "| "+strconv.Itoa(n) {
-			t.Errorf("row %d is %s", n, line)
-		}
-		names := regexp.MustCompile("`([^`]*)`").FindAllStringSubmatch(cell[3], -1)
-		if len(names) == 0 && !strings.HasPrefix(cell[3], "none: ") {
-			t.Errorf("row %d names no test, and no reason", n)
-		}
-		for _, name := range names {
-			last := name[1][strings.LastIndex(name[1], "/")+1:]
-			if !strings.Contains(all, "func "+last+"(") && !strings.Contains(all, `"`+last+`"`) {
-				t.Errorf("row %d: there is no test %s", n, name[1])
+		n := 0
+		for line := range strings.Lines(table) {
+			cell := strings.Split(line, " | ")
+			if len(cell) != c.columns {
+				break
+			}
+			n++
+			if c.rows > 0 && cell[0] != "| "+strconv.Itoa(n) {
+				t.Errorf("row %d is %s", n, line)
+			}
+			names := regexp.MustCompile("`([^`]*)`").FindAllStringSubmatch(cell[c.tests], -1)
+			if len(names) == 0 && !strings.HasPrefix(cell[c.tests], "none: ") {
+				t.Errorf("no test, and no reason: %s", line)
+			}
+			for _, name := range names {
+				last := name[1][strings.LastIndex(name[1], "/")+1:]
+				if !strings.Contains(all, "func "+last+"(") && !strings.Contains(all, `"`+last+`"`) {
+					t.Errorf("there is no test %s", name[1])
+				}
 			}
 		}
-	}
-	if n != 60 {
-		t.Errorf("%d rows", n)
-	}
-}
-
-// TestPromiseTableNamesExistingTests checks that every test in the table of smaller promises in README.md exists.
-func TestPromiseTableNamesExistingTests(t *testing.T) {
-	doc, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, table, found := strings.Cut(string(doc), "| promise | tests |\n|---|---|\n")
-	if !found {
-		t.Fatal("no table")
-	}
-	all := testSource(t)
-	for line := range strings.Lines(table) {
-		cell := strings.Split(line, " | ")
-		if len(cell) != 2 {
-			break
-		}
-		names := regexp.MustCompile("`([^`]*)`").FindAllStringSubmatch(cell[1], -1)
-		if len(names) == 0 {
-			t.Errorf("no test: %s", line)
-		}
-		for _, name := range names {
-			if !strings.Contains(all, "func "+name[1]+"(") && !strings.Contains(all, `"`+name[1]+`"`) {
-				t.Errorf("there is no test %s", name[1])
-			}
+		if c.rows > 0 && n != c.rows || n == 0 {
+			t.Errorf("%d rows", n)
 		}
 	}
 }
@@ -87,8 +68,6 @@ func testSource(t *testing.T) string {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return source.String()
 }
