@@ -14,6 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fair"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/testing/benchmarks"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/lockkeeper/lockkeeper/rwlock"
@@ -88,8 +89,7 @@ func BenchmarkInstructions(b *testing.B) {
 	for _, l := range locks {
 		b.Run(l.name, func(b *testing.B) {
 			instructions(b, func(v *counted) func() error {
-				lock, err := l.new(keeper(b, v.at.rdb(b), lockkeeper.Options{}), "x")
-				v.must(err)
+				lock := must.Get(l.new(keeper(b, v.at.rdb(b), lockkeeper.Options{}), "x"))(v)
 				return func() error {
 					lease, err := lock.Lock(ctx)
 					if err != nil {
@@ -139,9 +139,7 @@ type counted struct {
 
 func (v *counted) must(err error) {
 	v.Helper()
-	if err != nil {
-		v.Fatal(err)
-	}
+	must.OK(v, err)
 }
 
 // crowd adds n waiters to a queue, behind all that are added later. They send nothing more.
@@ -175,12 +173,10 @@ func (v *counted) handedOn(n benchmarks.New) func() error {
 			default: // its position has changed
 			}
 		}}})
-		l, err := n(k, "x")
-		v.must(err)
+		l := must.Get(n(k, "x"))(v)
 		locks, waiting = append(locks, l), append(waiting, waits)
 	}
-	held, err := locks[0].Lock(ctx)
-	v.must(err)
+	held := must.Get(locks[0].Lock(ctx))(v)
 	turn := 0
 	return func() error {
 		turn = 1 - turn
@@ -228,9 +224,7 @@ func executed(b *testing.B, n int, open func(v *counted) func() error) (count fl
 		redistest.RequireBinary(b), "--port", port, "--bind", "127.0.0.1", "--save", "", "--hz", "1", "--dynamic-hz", "no")
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := redistest.StartProcess(cmd); err != nil {
-		b.Fatal(err)
-	}
+	must.OK(b, redistest.StartProcess(cmd))
 	ended := false
 	b.Cleanup(func() {
 		if !ended {
@@ -247,9 +241,7 @@ func executed(b *testing.B, n int, open func(v *counted) func() error) (count fl
 	}
 	op := open(&counted{b, target{redis: "redis://127.0.0.1:" + port}})
 	for range n {
-		if err := op(); err != nil {
-			b.Fatal(err)
-		}
+		must.OK(b, op())
 	}
 	_ = rdb.ShutdownNoSave(ctx).Err() // sooner than by a signal, which the server looks at once a second
 	_ = cmd.Wait()
@@ -258,9 +250,6 @@ func executed(b *testing.B, n int, open func(v *counted) func() error) (count fl
 	if m == nil {
 		b.Fatalf("no count in the output of callgrind:\n%s", out.String())
 	}
-	count, err = strconv.ParseFloat(strings.ReplaceAll(m[1], ",", ""), 64)
-	if err != nil {
-		b.Fatal(err)
-	}
+	count = must.Get(strconv.ParseFloat(strings.ReplaceAll(m[1], ",", ""), 64))(b)
 	return count
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/go-redsync/redsync/v4"
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/testing/benchmarks"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/redis/go-redis/v9"
@@ -104,9 +105,7 @@ func (w *world) must(err error) {
 
 func (w *world) take(l lock) release {
 	w.Helper()
-	release, err := l(w.ctx)
-	w.must(err)
-	return release
+	return must.Get(l(w.ctx))(w)
 }
 
 // mutex is ours, with a keeper and connections of its own.
@@ -158,8 +157,7 @@ func (w *world) peerHolds() {
 		all, err := benchmarks.Stats(ctx, rdb)
 		return all["evalsha"].Calls, err
 	}
-	before, err := scripts(w.ctx, w.rdb)
-	w.must(err)
+	before := must.Get(scripts(w.ctx, w.rdb))(w)
 	w.s.Await("beaten", func(ctx context.Context, rdb *redis.Client) (string, error) {
 		if n, err := scripts(ctx, rdb); err != nil || n < before+3 {
 			return "", err
@@ -182,8 +180,7 @@ func (w *world) peerHolds() {
 
 func (w *world) weHold() {
 	try := w.try(w.rdb, w.key)
-	lease, err := w.mutex().Lock(w.ctx)
-	w.must(err)
+	lease := must.Get(w.mutex().Lock(w.ctx))(w)
 	if _, err := try(w.ctx); !w.taken(err) {
 		w.Fatalf("the peer's try while we hold: %v; want it refused", err)
 	}
@@ -195,8 +192,7 @@ func (w *world) weHold() {
 func (w *world) peerReleasesOurs() {
 	release := w.take(w.try(w.rdb, w.key))
 	w.must(w.rdb.Del(w.ctx, w.key).Err())
-	lease, err := w.mutex().TryLock(w.ctx)
-	w.must(err)
+	lease := must.Get(w.mutex().TryLock(w.ctx))(w)
 	if err := release(); !w.gone(err) {
 		w.Errorf("the peer's release while we hold: %v; want it refused", err)
 	}
@@ -205,8 +201,7 @@ func (w *world) peerReleasesOurs() {
 }
 
 func (w *world) weReleasePeers() {
-	lease, err := w.mutex().TryLock(w.ctx)
-	w.must(err)
+	lease := must.Get(w.mutex().TryLock(w.ctx))(w)
 	w.must(w.rdb.Del(w.ctx, w.key).Err())
 	release := w.take(w.try(w.rdb, w.key))
 	token := w.value()
@@ -238,9 +233,7 @@ func (w *world) bothCount() {
 	follows := [2][2]int{}
 	enter := func(i int) {
 		seen := count
-		if err := w.rdb.Ping(w.ctx).Err(); err != nil { // time for others to interfere
-			w.Error(err)
-		}
+		must.Report(w, w.rdb.Ping(w.ctx).Err()) // time for others to interfere
 		count = seen + 1
 		follows[last%2][i%2]++
 		last = i
@@ -260,9 +253,7 @@ func (w *world) bothCount() {
 					return
 				}
 				enter(i)
-				if err := release(); err != nil {
-					w.Error(err)
-				}
+				must.Report(w, release())
 			})
 		}
 		enter(first)

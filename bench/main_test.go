@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 )
 
@@ -40,9 +41,7 @@ func TestRunMeasuresEveryLibraryAndDrawsCharts(t *testing.T) {
 		Cases   []result
 		Machine machine
 	}
-	if err := json.Unmarshal([]byte(out.String()), &got); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, json.Unmarshal([]byte(out.String()), &got))
 	measured := map[string]bool{}
 	for _, x := range got.Cases {
 		if x.Metric == "ns/op" && 0 < x.Min && x.Min <= x.Value && x.Value <= x.Max {
@@ -56,10 +55,7 @@ func TestRunMeasuresEveryLibraryAndDrawsCharts(t *testing.T) {
 			}
 		}
 	}
-	svg, err := os.ReadFile(filepath.Join(dir, "uncontended.svg"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	svg := must.Get(os.ReadFile(filepath.Join(dir, "uncontended.svg")))(t)
 	for _, want := range []string{"<svg", "rueidislock", "64 goroutines"} {
 		if !strings.Contains(string(svg), want) {
 			t.Errorf("the chart lacks %q", want)
@@ -74,9 +70,7 @@ func TestKeysOfARunAreDeletedAfterEachTurn(t *testing.T) {
 	s := redistest.Start(t)
 	b := &bench{at: target{redis: "redis://" + s.Addr}, results: &results{}, id: "bench-test"}
 	b.rdb = b.at.rdb(t)
-	if err := b.rdb.Set(ctx, "another's", "", 0).Err(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, b.rdb.Set(ctx, "another's", "", 0).Err())
 	b.turn("case", "library", func(s *stage) { s.must(once(libraries[0].open(s, b.at, ttl).lock(b.name()))) })
 	keys, err := b.rdb.Keys(ctx, "*").Result()
 	if err != nil || len(keys) != 1 {
@@ -122,9 +116,7 @@ func TestChildHoldsUntilItIsKilled(t *testing.T) {
 					}
 				}
 			})
-			if err != nil {
-				t.Error(err)
-			}
+			must.Report(t, err)
 		})
 	}
 }
@@ -136,9 +128,7 @@ func TestRetainedIsMeasuredAgainstTheSameWithout(t *testing.T) {
 		t.Fatalf("the code is %d: %s%s", code, errs.String(), out.String())
 	}
 	var got struct{ Cases []result }
-	if err := json.Unmarshal([]byte(out.String()), &got); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, json.Unmarshal([]byte(out.String()), &got))
 	measured := map[string]float64{}
 	for _, x := range got.Cases {
 		measured[x.Case+" "+x.Library+" "+x.Metric] = x.Value

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
 
 var pages = []string{"../docs/benchmarks.md", "../README.md"}
@@ -17,10 +19,7 @@ func TestPagesHaveEachTableOnce(t *testing.T) {
 	}
 	var got []string
 	for _, page := range pages {
-		text, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(os.ReadFile(page))(t)
 		for _, m := range marks.FindAllStringSubmatch(string(text), -1) {
 			got = append(got, m[2])
 		}
@@ -56,10 +55,7 @@ func TestFillReplacesWhatStandsBetween(t *testing.T) {
 		}},
 	}
 	const page = "Text.\n\n<!-- bench: laps -->\n\nold\n\n<!-- end -->\n\nMore.\n<!-- bench: best -->\n<!-- end -->\n<!-- bench: run -->\nx\n<!-- end -->\n"
-	got, err := filled(page, sample(), "Now.\n")
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must.Get(filled(page, sample(), "Now.\n"))(t)
 	const want = `Text.
 
 <!-- bench: laps -->

@@ -5,6 +5,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
 
 // sample is two libraries in one case, over three rounds, and a metric that one of them does not have.
@@ -29,9 +31,7 @@ func TestResultsAreMediansWithExtremes(t *testing.T) {
 
 func TestTableHasALinePerLibraryAndARatio(t *testing.T) {
 	var out strings.Builder
-	if err := sample().table(&out); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, sample().table(&out))
 	const want = `
 lap/runners=2   ms/lap                ratio   naps
   hare          20 [10 .. 30]         1 x     -
@@ -56,13 +56,9 @@ func TestNumbersKeepThreeDigits(t *testing.T) {
 
 func TestJSONHasCasesAndMachine(t *testing.T) {
 	var out strings.Builder
-	if err := sample().json(&out, machine{Cores: 2, Redis: "7.0.15"}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, sample().json(&out, machine{Cores: 2, Redis: "7.0.15"}))
 	var got map[string]any
-	if err := json.Unmarshal([]byte(out.String()), &got); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, json.Unmarshal([]byte(out.String()), &got))
 	first := got["cases"].([]any)[0]
 	want := map[string]any{
 		"case": "lap/runners=2", "library": "hare", "metric": "ms/lap", "value": 20.0, "unit": "ms", "min": 10.0, "max": 30.0,

@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-redsync/redsync/v4"
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/mutex"
 )
@@ -37,23 +38,15 @@ func BenchmarkSharedKey(b *testing.B) {
 							}
 							n.Add(1)
 							time.Sleep(5 * time.Millisecond)
-							if err := release(); err != nil {
-								b.Error(err)
-							}
+							must.Report(b, release())
 							time.Sleep(pause)
 						}
 					})
 				}
 				for range 3 {
-					k, err := lockkeeper.New(s.Client(), &lockkeeper.Options{NoPrefix: true, HeartbeatInterval: 100 * time.Millisecond})
-					if err != nil {
-						b.Fatal(err)
-					}
+					k := must.Get(lockkeeper.New(s.Client(), &lockkeeper.Options{NoPrefix: true, HeartbeatInterval: 100 * time.Millisecond}))(b)
 					defer k.Close()
-					m, err := mutex.New(k, "shared", o)
-					if err != nil {
-						b.Fatal(err)
-					}
+					m := must.Get(mutex.New(k, "shared", o))(b)
 					turns(&ours, 0, func(time.Duration) {}, func(ctx context.Context) (release, error) {
 						lease, err := m.Lock(ctx)
 						return func() error { return lease.Release(context.Background()) }, err

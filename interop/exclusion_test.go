@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"strings"
 	"testing"
 	"time"
@@ -73,8 +74,7 @@ func (w *world) theyHold() {
 
 func (w *world) weHold() {
 	they := w.start()
-	lease, err := w.mutex(options()).Lock(w.ctx)
-	w.must(err)
+	lease := must.Get(w.mutex(options()).Lock(w.ctx))(w)
 	they.ask("try", "refused")
 	w.must(w.rdb.ConfigResetStat(w.ctx).Err())
 	they.send("lock")
@@ -101,14 +101,13 @@ func (w *world) theyReleaseLate() {
 	they, m := w.start(), w.mutex(options())
 	they.ask("lock", "acquired")
 	w.must(w.rdb.Del(w.ctx, w.key).Err())
-	lease, err := m.TryLock(w.ctx)
-	w.must(err)
+	lease := must.Get(m.TryLock(w.ctx))(w)
 	if w.silentRelease {
 		they.ask("release", "released")
 	} else {
 		they.ask("release", "not held")
 	}
-	err = lease.Extend(w.ctx, ttl)
+	err := lease.Extend(w.ctx, ttl)
 	if w.releasesAnything {
 		if !errors.Is(err, lockkeeper.ErrLost) {
 			w.Errorf("Extend after their late release: %v, want ErrLost", err)
@@ -121,8 +120,7 @@ func (w *world) theyReleaseLate() {
 
 func (w *world) weReleaseLate() {
 	they, m := w.start(), w.mutex(options())
-	lease, err := m.TryLock(w.ctx)
-	w.must(err)
+	lease := must.Get(m.TryLock(w.ctx))(w)
 	w.must(w.rdb.Del(w.ctx, w.key).Err())
 	they.ask("lock", "acquired")
 	token := w.value()
@@ -162,8 +160,7 @@ func (w *world) bothCount() {
 	total := 0
 	for i, p := range processes {
 		var rounds, pause int
-		_, err := fmt.Sscanf(commands[i], "count n %d %d", &rounds, &pause)
-		w.must(err)
+		must.Get(fmt.Sscanf(commands[i], "count n %d %d", &rounds, &pause))(w)
 		total += rounds
 		p.send(commands[i])
 	}
@@ -173,8 +170,7 @@ func (w *world) bothCount() {
 	if n, err := w.rdb.Get(w.ctx, "n").Int(); err != nil || n != total {
 		w.Errorf("counted to %d, %v, want %d", n, err, total)
 	}
-	order, err := w.rdb.LRange(w.ctx, "n:order", 0, -1).Result()
-	w.must(err)
+	order := must.Get(w.rdb.LRange(w.ctx, "n:order", 0, -1).Result())(w)
 	passed := map[string]int{}
 	for i := range order[1:] {
 		if order[i] != order[i+1] {

@@ -3,6 +3,7 @@ package interop
 import (
 	"context"
 	"errors"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"strings"
 	"testing"
 
@@ -16,8 +17,7 @@ import (
 // and for ever if its lock has no expiry and it has no timeout.
 func TestPythonRedisLockIsNotWokenByOurRelease(t *testing.T) {
 	w := newWorld(t, library{language: python, name: "python-redis-lock without expire", prefix: "lock:"})
-	lease, err := w.mutex(options()).Lock(w.ctx)
-	w.must(err)
+	lease := must.Get(w.mutex(options()).Lock(w.ctx))(w)
 	they := w.start()
 	they.send("lock")
 	blocked := func(ctx context.Context, rdb *redis.Client) (string, error) {
@@ -46,9 +46,7 @@ func TestPythonRedisLockResetAllEndsOurLeases(t *testing.T) {
 	take := func(l lockkeeper.Locker, err error) *lockkeeper.Lease {
 		t.Helper()
 		w.must(err)
-		lease, err := l.Lock(w.ctx)
-		w.must(err)
-		return lease
+		return must.Get(l.Lock(w.ctx))(w)
 	}
 	usual, other := w.keeper(nil), w.keeper(&lockkeeper.Options{Prefix: "shop:lock:"})
 	lost := map[string]*lockkeeper.Lease{}
@@ -87,13 +85,12 @@ func TestRedissonLocksFailLoudly(t *testing.T) {
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
 			w := newWorld(t, library{language: java, name: name})
 			m, they := w.mutex(options()), w.start()
-			lease, err := m.Lock(w.ctx)
-			w.must(err)
+			lease := must.Get(m.Lock(w.ctx))(w)
 			they.ask("try", "error: org.redisson.client.RedisException: WRONGTYPE")
 			w.must(lease.Release(w.ctx))
 
 			they.ask("try", "acquired")
-			lease, err = m.TryLock(w.ctx)
+			lease, err := m.TryLock(w.ctx)
 			if err == nil || !strings.Contains(err.Error(), "WRONGTYPE") || errors.Is(err, lockkeeper.ErrNotAcquired) {
 				t.Errorf("TryLock while they hold: %v, %v; want WRONGTYPE", lease, err)
 			}

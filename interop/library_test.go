@@ -3,6 +3,7 @@ package interop
 import (
 	"context"
 	"errors"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"os"
 	"os/exec"
 	"strings"
@@ -89,8 +90,7 @@ func (w *world) must(err error) {
 // keeper is one of ours, with connections of its own.
 func (w *world) keeper(opts *lockkeeper.Options) *lockkeeper.Keeper {
 	w.Helper()
-	k, err := lockkeeper.New(w.s.Client(), opts)
-	w.must(err)
+	k := must.Get(lockkeeper.New(w.s.Client(), opts))(w)
 	w.Cleanup(func() { _ = k.Close() })
 	return k
 }
@@ -98,9 +98,7 @@ func (w *world) keeper(opts *lockkeeper.Options) *lockkeeper.Keeper {
 // mutex is ours, with a keeper of its own.
 func (w *world) mutex(opts *lockkeeper.Options) *mutex.Mutex {
 	w.Helper()
-	m, err := mutex.New(w.keeper(opts), w.key, &mutex.Options{TTL: ttl})
-	w.must(err)
-	return m
+	return must.Get(mutex.New(w.keeper(opts), w.key, &mutex.Options{TTL: ttl}))(w)
 }
 
 // value is the token in the key, or "".

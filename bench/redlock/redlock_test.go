@@ -29,6 +29,7 @@ import (
 	syncredis "github.com/go-redsync/redsync/v4/redis"
 	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/redlock"
 	"github.com/redis/go-redis/v9"
@@ -51,17 +52,11 @@ func ours(t testing.TB, list []*redistest.Server, name string) *redlock.Lock {
 	t.Helper()
 	var ks []*lockkeeper.Keeper
 	for _, s := range list {
-		k, err := lockkeeper.New(s.Client(), &lockkeeper.Options{NoPrefix: true, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
-		if err != nil {
-			t.Fatal(err)
-		}
+		k := must.Get(lockkeeper.New(s.Client(), &lockkeeper.Options{NoPrefix: true, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}))(t)
 		t.Cleanup(func() { _ = k.Close() })
 		ks = append(ks, k)
 	}
-	l, err := redlock.New(ks, name, &redlock.Options{TTL: ttl})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(redlock.New(ks, name, &redlock.Options{TTL: ttl}))(t)
 	return l
 }
 
@@ -78,10 +73,7 @@ func TestRedlockAndRedsyncExcludeEachOther(t *testing.T) {
 		t.Run(fmt.Sprintf("%d_servers", n), func(t *testing.T) {
 			s := servers(t, n)
 			l, m := ours(t, s, "orders:42"), theirs(s, "orders:42", redsync.WithTries(1))
-			lease, err := l.Lock(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
+			lease := must.Get(l.Lock(ctx))(t)
 			var taken *redsync.ErrTaken
 			if err := m.Lock(); !errors.As(err, &taken) {
 				t.Errorf("redsync while we hold: %v", err)
@@ -89,9 +81,7 @@ func TestRedlockAndRedsyncExcludeEachOther(t *testing.T) {
 			if err := lease.Err(); err != nil {
 				t.Errorf("our lease after redsync's try: %v", err)
 			}
-			if err := lease.Release(ctx); err != nil {
-				t.Error(err)
-			}
+			must.Report(t, lease.Release(ctx))
 			free(t, s, "orders:42")
 			if err := m.Lock(); err != nil {
 				t.Fatalf("redsync after our release: %v", err)
@@ -102,20 +92,13 @@ func TestRedlockAndRedsyncExcludeEachOther(t *testing.T) {
 			if ok, err := m.Unlock(); err != nil || !ok {
 				t.Errorf("redsync's unlock after our try: %v, %v", ok, err)
 			}
-			lease, err = l.Lock(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
+			lease = must.Get(l.Lock(ctx))(t)
 			// It can be that ours are not everywhere yet, so that redsync's Unlock finds nothing of its own anywhere.
 			if ok, err := m.Unlock(); ok {
 				t.Errorf("redsync has released ours: %v", err)
 			}
-			if err := lease.Extend(ctx, ttl); err != nil {
-				t.Error(err)
-			}
-			if err := lease.Release(ctx); err != nil {
-				t.Error(err)
-			}
+			must.Report(t, lease.Extend(ctx, ttl))
+			must.Report(t, lease.Release(ctx))
 		})
 	}
 }
@@ -140,18 +123,14 @@ func TestRedlockAndRedsyncCountTogether(t *testing.T) {
 	count := 0
 	inc := func() {
 		seen := count
-		if err := rdb.Ping(ctx).Err(); err != nil { // time for others to interfere
-			t.Error(err)
-		}
+		must.Report(t, rdb.Ping(ctx).Err()) // time for others to interfere
 		count = seen + 1
 	}
 	for range each {
 		l := ours(t, s, "x")
 		wg.Go(func() {
 			for range rounds {
-				if err := l.Do(ctx, func(context.Context, uint64) error { inc(); return nil }); err != nil {
-					t.Error(err)
-				}
+				must.Report(t, l.Do(ctx, func(context.Context, uint64) error { inc(); return nil }))
 			}
 		})
 		m := theirs(s, "x", redsync.WithTries(1000), redsync.WithRetryDelay(20*time.Millisecond))
