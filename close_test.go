@@ -12,7 +12,9 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/mutex"
+	"github.com/lockkeeper/lockkeeper/redlock"
 	"github.com/lockkeeper/lockkeeper/rwlock"
 	"github.com/redis/go-redis/v9"
 )
@@ -26,9 +28,7 @@ type outage struct {
 
 func (o *outage) rwlock(options *rwlock.Options) *rwlock.Lock {
 	o.Helper()
-	l, err := rwlock.New(o.Keeper, "x", options)
-	o.must(err)
-	return l
+	return must.Get(rwlock.New(o.Keeper, "x", options))(o)
 }
 
 // fail lets calls wait for a server that does not answer.
@@ -48,8 +48,7 @@ func TestCloseEndsWaits(t *testing.T) {
 		"a write lease after a retained read lease": {begin: func(o *outage) func(ctx context.Context) error {
 			l := o.rwlock(&rwlock.Options{Retain: true})
 			for range 3 { // the first one subscribes, the second one retains
-				h, err := l.RLock(background)
-				o.must(err)
+				h := must.Get(l.RLock(background))(o)
 				o.must(h.Release(background))
 				synctest.Wait()
 			}
@@ -58,8 +57,7 @@ func TestCloseEndsWaits(t *testing.T) {
 		}},
 		"an upgrade whose first request is being withdrawn": {begin: func(o *outage) func(ctx context.Context) error {
 			l := o.rwlock(nil)
-			h, err := l.RLock(background)
-			o.must(err)
+			h := must.Get(l.RLock(background))(o)
 			o.fail()
 			short, cancel := context.WithTimeout(background, 10*time.Millisecond)
 			defer cancel()
@@ -67,14 +65,10 @@ func TestCloseEndsWaits(t *testing.T) {
 			return func(ctx context.Context) error { _, err := l.Upgrade(ctx, h); return err }
 		}},
 		"the subscription of a waiter": {options: lockkeeper.Options{HeartbeatInterval: time.Minute}, begin: func(o *outage) func(ctx context.Context) error {
-			_, err := o.process().mutex("x").TryLock(background)
-			o.must(err)
-			m, err := mutex.New(o.Keeper, "x", nil)
-			o.must(err)
-			y, err := mutex.New(o.Keeper, "y", nil)
-			o.must(err)
-			_, err = y.TryLock(background) // Close has something to wait for
-			o.must(err)
+			must.Get(o.process().mutex("x").TryLock(background))(o)
+			m := must.Get(mutex.New(o.Keeper, "x", nil))(o)
+			y := must.Get(mutex.New(o.Keeper, "y", nil))(o)
+			must.Get(y.TryLock(background))(o) // Close has something to wait for
 			synctest.Wait()
 			o.net.CutSubscriptions()
 			o.net.Break("\r\nsubscribe\r\n", 1_000_000, faultnet.SwallowReply)
@@ -82,8 +76,7 @@ func TestCloseEndsWaits(t *testing.T) {
 			return func(ctx context.Context) error { _, err := m.Lock(ctx); return err }
 		}},
 		"the state of a lock": {begin: func(o *outage) func(ctx context.Context) error {
-			_, err := o.process().mutex("x").TryLock(background)
-			o.must(err)
+			must.Get(o.process().mutex("x").TryLock(background))(o)
 			o.net.Break("\r\nget\r\n", 1_000_000, faultnet.SwallowReply) // of the owner's label
 			return func(ctx context.Context) error {
 				_, err := admin.Inspect(ctx, o.Keeper, mutex.Kind, "x")
@@ -91,16 +84,25 @@ func TestCloseEndsWaits(t *testing.T) {
 			}
 		}},
 		"the acknowledgement of replicas": {options: lockkeeper.Options{ReplicaAck: lockkeeper.ReplicaAck{Replicas: 1, Timeout: time.Second}}, begin: func(o *outage) func(ctx context.Context) error {
-			m, err := mutex.New(o.Keeper, "x", nil)
-			o.must(err)
+			m := must.Get(mutex.New(o.Keeper, "x", nil))(o)
 			o.net.Break("\r\nwait\r\n", 1_000_000, faultnet.SwallowReply)
 			return func(ctx context.Context) error { _, err := m.TryLock(ctx); return err }
 		}},
+		"an adoption by a majority": {begin: func(o *outage) func(ctx context.Context) error {
+			held := must.Get(o.process().mutex("x").TryLock(background))(o)
+			l := must.Get(redlock.New([]*lockkeeper.Keeper{o.Keeper}, "x", nil))(o)
+			o.fail()
+			return func(ctx context.Context) error { _, err := l.Adopt(ctx, held.Token()); return err }
+		}},
 		"a release": {within: 3 * time.Second, begin: func(o *outage) func(ctx context.Context) error {
-			m, err := mutex.New(o.Keeper, "x", nil)
-			o.must(err)
-			h, err := m.TryLock(background)
-			o.must(err)
+			m := must.Get(mutex.New(o.Keeper, "x", nil))(o)
+			h := must.Get(m.TryLock(background))(o)
+			o.fail()
+			return h.Release
+		}},
+		"a release at a majority": {within: 3 * time.Second, begin: func(o *outage) func(ctx context.Context) error {
+			l := must.Get(redlock.New([]*lockkeeper.Keeper{o.Keeper}, "x", nil))(o)
+			h := must.Get(l.TryLock(background))(o)
 			o.fail()
 			return h.Release
 		}},
@@ -111,8 +113,7 @@ func TestCloseEndsWaits(t *testing.T) {
 				net := b.Network()
 				rdb := redis.NewClient(net.Options(time.Minute))
 				c.options.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
-				k, err := lockkeeper.New(rdb, &c.options)
-				b.must(err)
+				k := must.Get(lockkeeper.New(rdb, &c.options))(b)
 				o := &outage{k, b, net}
 				call := c.begin(o)
 				ctx, cancel := context.WithCancel(background) // it is not sent inline, where nothing can end it
@@ -128,6 +129,7 @@ func TestCloseEndsWaits(t *testing.T) {
 				}
 				began := time.Now()
 				go k.Close()
+				var err error
 				select {
 				case err = <-ended:
 				case <-time.After(time.Minute):
@@ -141,4 +143,25 @@ func TestCloseEndsWaits(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestCloseDuringUpgrade checks that the error does not say that the caller's context has ended.
+func TestCloseDuringUpgrade(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		p, q := b.process(), b.process()
+		other := must.Get(must.Get(rwlock.New(q.Keeper, "x", nil))(b).RLock(background))(b)
+		l := must.Get(rwlock.New(p.Keeper, "x", nil))(b)
+		read := must.Get(l.RLock(background))(b)
+		ended := make(chan error)
+		go func() {
+			_, err := l.Upgrade(background, read)
+			ended <- err
+		}()
+		synctest.Wait()
+		b.must(p.Close())
+		if err := <-ended; !errors.Is(err, lockkeeper.ErrClosed) || errors.Is(err, context.Canceled) {
+			b.Error(err)
+		}
+		b.must(other.Release(background))
+	})
 }

@@ -8,15 +8,13 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
 
 // TestDefaultsMatchDocs checks that each default is in the comment of its option, of which docs/options.md is made, equals its constant,
 // and applies with nil options.
 func TestDefaultsMatchDocs(t *testing.T) {
-	page, err := os.ReadFile("docs/options.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Get(os.ReadFile("docs/options.md"))(t)
 	said := func(pattern string) string {
 		m := regexp.MustCompile("(?m)^\\| `" + pattern).FindSubmatch(page)
 		if m == nil {
@@ -25,10 +23,7 @@ func TestDefaultsMatchDocs(t *testing.T) {
 		}
 		return strings.ReplaceAll(string(m[1]), " ", "")
 	}
-	o, err := (*Options)(nil).withDefaults()
-	if err != nil {
-		t.Fatal(err)
-	}
+	o := must.Get((*Options)(nil).withDefaults())(t)
 	if d := said("Prefix`.*Default \"([^\"]*)\""); o.Prefix != protocol.DefaultPrefix || d != protocol.DefaultPrefix {
 		t.Errorf("Prefix: %q, %q, %q", o.Prefix, protocol.DefaultPrefix, d)
 	}

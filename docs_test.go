@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -60,14 +61,8 @@ func TestContributingNamesExistingCode(t *testing.T) {
 
 func pages(t *testing.T) []string {
 	t.Helper()
-	list, err := filepath.Glob("docs/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	more, err := filepath.Glob("contrib/*/README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	list := must.Get(filepath.Glob("docs/*.md"))(t)
+	more := must.Get(filepath.Glob("contrib/*/README.md"))(t)
 	return append(append(list, more...), "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "bench/README.md", "contrib/README.md",
 		"examples/README.md", "faults/README.md", "internal/claim/README.md", "internal/quorum/README.md",
 		"internal/testing/README.md", "internal/testing/conformance/README.md", "internal/wait/README.md", "lua/policy/README.md")
@@ -76,9 +71,7 @@ func pages(t *testing.T) []string {
 func read(t *testing.T, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Error(err)
-	}
+	must.Report(t, err)
 	return string(text)
 }
 
@@ -102,9 +95,7 @@ func TestREADMEProgramBuilds(t *testing.T) {
 		t.Errorf("not formatted: %v", err)
 	}
 	file := filepath.Join(t.TempDir(), "main.go")
-	if err := os.WriteFile(file, []byte(program), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(file, []byte(program), 0o644))
 	if out, err := exec.Command("go", "vet", file).CombinedOutput(); err != nil || !strings.HasPrefix(program, "package main\n") {
 		t.Errorf("%v\n%s\n%s", err, out, program)
 	}

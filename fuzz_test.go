@@ -12,6 +12,7 @@ import (
 	"github.com/alicebob/miniredis/v2/server"
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/fair"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/lockkeeper/lockkeeper/ratelimit"
@@ -51,10 +52,7 @@ func FuzzOptions(f *testing.F) {
 			Retry: lockkeeper.RetryPolicy{MinBackoff: time.Duration(low), MaxBackoff: time.Duration(high)},
 		})
 		if refused(err) {
-			k, err = lockkeeper.New(rdb, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			k = must.Get(lockkeeper.New(rdb, nil))(t)
 		} else {
 			between("HeartbeatInterval", interval, 10*ms, day/24)
 			between("HeartbeatTimeout", timeout, 20*ms, day)

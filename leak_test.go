@@ -9,9 +9,11 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"weak"
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/access"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/lockkeeper/lockkeeper/redlock"
 	"github.com/lockkeeper/lockkeeper/rwlock"
@@ -29,8 +31,7 @@ func newLeaks(t *testing.T) *leaks {
 	t.Helper()
 	rdb, disconnect := connect()
 	l := &leaks{names: map[string]int{}}
-	var err error
-	l.Keeper, err = lockkeeper.New(rdb, &lockkeeper.Options{
+	l.Keeper = must.Get(lockkeeper.New(rdb, &lockkeeper.Options{
 		Hooks: lockkeeper.Hooks{Leaked: func(e lockkeeper.Event) {
 			l.mu.Lock()
 			defer l.mu.Unlock()
@@ -40,10 +41,7 @@ func newLeaks(t *testing.T) *leaks {
 			}
 		}},
 		Logger: slog.New(slog.NewTextHandler(&l.log, nil)),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	t.Cleanup(func() {
 		_ = l.Close()
 		disconnect()
@@ -53,15 +51,8 @@ func newLeaks(t *testing.T) *leaks {
 
 func (l *leaks) lock(t *testing.T, name string, opts *mutex.Options) *lockkeeper.Lease {
 	t.Helper()
-	m, err := mutex.New(l.Keeper, name, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lease, err := m.TryLock(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return lease
+	m := must.Get(mutex.New(l.Keeper, name, opts))(t)
+	return must.Get(m.TryLock(context.Background()))(t)
 }
 
 // collect collects garbage until these names, and no others, have been reported once.
@@ -90,31 +81,15 @@ func TestForgottenLeaseIsReported(t *testing.T) {
 	ctx := context.Background()
 	l.lock(t, "forgotten", nil)
 	l.lock(t, "ends by itself", &mutex.Options{NoRenewal: true})
-	if err := l.lock(t, "released", nil).Release(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, l.lock(t, "released", nil).Release(ctx))
 	used := l.lock(t, "in use", nil)
 	working := l.lock(t, "its context is in use", nil).Context(ctx)
 
-	rw, err := rwlock.New(l.Keeper, "upgraded", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	read, err := rw.RLock(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	write, err := rw.Upgrade(ctx, read)
-	if err != nil {
-		t.Fatal(err)
-	}
-	majority, err := redlock.New([]*lockkeeper.Keeper{l.Keeper}, "forgotten by a majority", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := majority.TryLock(ctx); err != nil {
-		t.Fatal(err)
-	}
+	rw := must.Get(rwlock.New(l.Keeper, "upgraded", nil))(t)
+	read := must.Get(rw.RLock(ctx))(t)
+	write := must.Get(rw.Upgrade(ctx, read))(t)
+	majority := must.Get(redlock.New([]*lockkeeper.Keeper{l.Keeper}, "forgotten by a majority", nil))(t)
+	must.Get(majority.TryLock(ctx))(t)
 
 	l.collect(t, "forgotten", "forgotten by a majority")
 	if lockkeeper.LeaseFromContext(working).Err() != nil || used.Err() != nil || write.Err() != nil {
@@ -130,26 +105,66 @@ func TestForgottenLeaseIsReported(t *testing.T) {
 	}
 }
 
+// TestWaitingUpgradeIsNoLeak: the caller of Upgrade needs the read lease no more, and Upgrade does as long as it waits.
+func TestWaitingUpgradeIsNoLeak(t *testing.T) {
+	l := newLeaks(t)
+	ctx := t.Context()
+	rw := must.Get(rwlock.New(l.Keeper, "upgraded", nil))(t)
+	other := must.Get(rw.RLock(ctx))(t)
+	upgraded := make(chan *lockkeeper.Lease, 1)
+	go func(read *lockkeeper.Lease) {
+		write, err := rw.Upgrade(ctx, read)
+		must.Report(t, err)
+		upgraded <- write
+	}(must.Get(rw.RLock(ctx))(t))
+	for waiting := false; !waiting; {
+		waiting = len(must.Get(rw.Waiters(ctx))(t)) == 1
+	}
+	l.lock(t, "forgotten", nil)
+	l.collect(t, "forgotten")
+	must.OK(t, other.Release(ctx))
+	must.OK(t, (<-upgraded).Release(ctx))
+	l.collect(t, "forgotten")
+}
+
+// TestClosedKeeperIsCollected: a program whose hooks know its leases becomes unreachable with its keeper.
+func TestClosedKeeperIsCollected(t *testing.T) {
+	type program struct {
+		keeper *lockkeeper.Keeper
+		leases []*lockkeeper.Lease
+		lost   int
+	}
+	run := func() weak.Pointer[program] {
+		rdb, disconnect := connect()
+		defer disconnect()
+		p := &program{}
+		p.keeper = must.Get(lockkeeper.New(rdb, &lockkeeper.Options{Hooks: lockkeeper.Hooks{Lost: func(lockkeeper.Event) { p.lost++ }}}))(t)
+		one := must.Get(mutex.New(p.keeper, "one server", nil))(t)
+		majority := must.Get(redlock.New([]*lockkeeper.Keeper{p.keeper}, "a majority", nil))(t)
+		for _, l := range []lockkeeper.Locker{one, majority} {
+			lease := must.Get(l.TryLock(t.Context()))(t)
+			p.leases = append(p.leases, lease)
+		}
+		must.OK(t, p.keeper.Close())
+		return weak.Make(p)
+	}
+	w := run()
+	for end := time.Now().Add(10 * time.Second); w.Value() != nil; time.Sleep(time.Millisecond) {
+		if runtime.GC(); time.Now().After(end) {
+			t.Fatal("it is still reachable")
+		}
+	}
+}
+
 // BenchmarkWatchForLeak measures what it costs to notice leaks.
 func BenchmarkWatchForLeak(b *testing.B) {
 	rdb, disconnect := connect()
 	defer disconnect()
-	k, err := lockkeeper.New(rdb, nil)
-	if err != nil {
-		b.Fatal(err)
-	}
+	k := must.Get(lockkeeper.New(rdb, nil))(b)
 	defer k.Close()
-	m, err := mutex.New(k, "x", nil)
-	if err != nil {
-		b.Fatal(err)
-	}
-	lease, err := m.Lock(context.Background())
-	if err != nil {
-		b.Fatal(err)
-	}
-	if err := lease.Release(context.Background()); err != nil {
-		b.Fatal(err)
-	}
+	m := must.Get(mutex.New(k, "x", nil))(b)
+	lease := must.Get(m.Lock(context.Background()))(b)
+	must.OK(b, lease.Release(context.Background()))
 	h := access.HandleOf(lease)
 	b.ReportAllocs()
 	for b.Loop() {

@@ -11,6 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/testing/growth"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 )
 
@@ -63,9 +64,7 @@ func lockAll(t testing.TB, n int) (each time.Duration, bytes int64) {
 		if err == nil {
 			err = all.Release(context.Background())
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 	})
 	runtime.ReadMemStats(&after)
 	return took / time.Duration(n), int64(after.TotalAlloc-before.TotalAlloc) / int64(n)
@@ -105,10 +104,7 @@ func TestLeasesKeepNothingOfCalls(t *testing.T) {
 	onServer(t, func(t *testing.T, s *lockkeepertest.Server) {
 		k := s.Keeper(t, nil)
 		x, y := kindsOf(t, k, "x"), kindsOf(t, k, "y")
-		all, err := lockkeeper.LockAll(context.Background(), x.mutex, x.fair, y.write)
-		if err != nil {
-			t.Fatal(err)
-		}
+		all := must.Get(lockkeeper.LockAll(context.Background(), x.mutex, x.fair, y.write))(t)
 		one := all.Of(x.mutex)
 		for what, call := range map[string]func(){
 			"Leases.Done":    func() { all.Done() },
@@ -138,9 +134,7 @@ func TestLeasesKeepNothingOfCalls(t *testing.T) {
 		if all.Err() != nil || ctx.Err() != nil || derived.Err() != nil || lockkeeper.LeaseFromContext(ctx) == nil {
 			t.Errorf("%v, %v, %v", all.Err(), ctx.Err(), derived.Err())
 		}
-		if err := one.Release(context.Background()); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, one.Release(context.Background()))
 		select { // at once, not some time later
 		case <-done:
 		default:
@@ -149,8 +143,6 @@ func TestLeasesKeepNothingOfCalls(t *testing.T) {
 		if context.Cause(ctx) == nil || context.Cause(derived) == nil || all.Context(context.Background()).Err() == nil {
 			t.Error("a context has not ended")
 		}
-		if err := all.Release(context.Background()); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, all.Release(context.Background()))
 	})
 }

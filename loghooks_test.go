@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/lockkeeper/lockkeeper/semaphore"
 )
@@ -24,30 +25,16 @@ func TestLogHooks(t *testing.T) {
 	rdb, disconnect := connect()
 	defer disconnect()
 	ctx := context.Background()
-	k, err := lockkeeper.New(rdb, &lockkeeper.Options{Hooks: lockkeeper.LogHooks(slog.New(handler), slog.LevelDebug)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	k := must.Get(lockkeeper.New(rdb, &lockkeeper.Options{Hooks: lockkeeper.LogHooks(slog.New(handler), slog.LevelDebug)}))(t)
 	defer k.Close()
-	m, err := mutex.New(k, "a name", &mutex.Options{Retain: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := m.Lock(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must.Get(mutex.New(k, "a name", &mutex.Options{Retain: true}))(t)
+	l := must.Get(m.Lock(ctx))(t)
 	if _, err := m.TryLock(ctx); err == nil {
 		t.Fatal("acquired twice")
 	}
 	_ = l.Release(ctx)
-	s, err := semaphore.New(k, "s", 5, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.SetLimit(ctx, 4); err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(semaphore.New(k, "s", 5, nil))(t)
+	must.OK(t, s.SetLimit(ctx, 4))
 	for _, change := range [][2]string{{`(took|held)=\S+`, "$1=X"}, {`token=\S+`, "token=T"}, {`fence=\d+`, "fence=F"}, {`request=\d+`, "request=R"}} {
 		out = *bytes.NewBuffer(regexp.MustCompile(change[0]).ReplaceAll(out.Bytes(), []byte(change[1])))
 	}

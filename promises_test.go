@@ -1,19 +1,19 @@
 package lockkeeper_test
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
 	"net"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/alicebob/miniredis/v2/server"
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
+	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/redis/go-redis/v9"
 )
@@ -22,8 +22,7 @@ import (
 func (b *bubble) with(o *lockkeeper.Options) *lockkeeper.Keeper {
 	b.Helper()
 	rdb := redis.NewClient(&redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) { return b.Mini.Dial() }})
-	k, err := lockkeeper.New(rdb, o)
-	b.must(err)
+	k := must.Get(lockkeeper.New(rdb, o))(b)
 	b.Cleanup(func() {
 		_ = k.Close()
 		_ = rdb.Close()
@@ -31,22 +30,28 @@ func (b *bubble) with(o *lockkeeper.Options) *lockkeeper.Keeper {
 	return k
 }
 
+// denySubscriptions is as if the user might not subscribe.
+func (b *bubble) denySubscriptions() {
+	b.Mini.Server().SetPreHook(func(c *server.Peer, command string, _ ...string) bool {
+		denied := strings.EqualFold(command, "subscribe")
+		if denied {
+			c.WriteError("NOPERM this user has no permissions to access one of the channels used as arguments")
+		}
+		return denied
+	})
+}
+
 // handoff lets waiter wait for a lock that holder holds, calls meanwhile, and lets holder release it.
 func (b *bubble) handoff(holder, waiter *lockkeeper.Keeper, meanwhile func()) {
 	b.Helper()
 	lock := func(k *lockkeeper.Keeper) *mutex.Mutex {
-		m, err := mutex.New(k, "x", &mutex.Options{TTL: time.Minute})
-		b.must(err)
-		return m
+		return must.Get(mutex.New(k, "x", &mutex.Options{TTL: time.Minute}))(b)
 	}
-	lease, err := lock(holder).Lock(background)
-	b.must(err)
+	lease := must.Get(lock(holder).Lock(background))(b)
 	got := make(chan *lockkeeper.Lease, 1)
 	go func() {
 		l, err := lock(waiter).Lock(background)
-		if err != nil {
-			b.Error(err)
-		}
+		must.Report(b, err)
 		got <- l
 	}()
 	synctest.Wait()
@@ -99,34 +104,19 @@ func TestLoggerWarnings(t *testing.T) {
 		happens func(b *bubble, p *process)
 		says    string // "" for nothing
 	}{
-		"all is well": {func(*bubble, *process) {}, ""},
-		"no right to subscribe": {func(b *bubble, _ *process) {
-			b.Mini.Server().SetPreHook(func(c *server.Peer, command string, _ ...string) bool {
-				if command == "SUBSCRIBE" {
-					c.WriteError("NOPERM this user has no permissions to access one of the channels used as arguments")
-					return true
-				}
-				return false
-			})
-		}, "no right to subscribe"},
+		"all is well":           {func(*bubble, *process) {}, ""},
+		"no right to subscribe": {func(b *bubble, _ *process) { b.denySubscriptions() }, "no right to subscribe"},
 		"a silent subscription": {func(_ *bubble, p *process) { p.net.BlackholeSubscriptions() }, "never came"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			inBubble(t, func(b *bubble) {
-				var mu sync.Mutex
-				var log bytes.Buffer
+				var log quiet.Buffer
 				p := b.process()
 				b.must(p.rdb.Ping(background).Err()) // so that there is a server to set a hook on
 				b.must(p.Close())
-				var err error
-				p.Keeper, err = lockkeeper.New(p.rdb, &lockkeeper.Options{
-					HeartbeatInterval: heartbeatInterval, Logger: slog.New(slog.NewTextHandler(writer(func(line []byte) (int, error) {
-						mu.Lock()
-						defer mu.Unlock()
-						return log.Write(line)
-					}), nil)),
-				})
-				b.must(err)
+				p.Keeper = must.Get(lockkeeper.New(p.rdb, &lockkeeper.Options{
+					HeartbeatInterval: heartbeatInterval, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+				}))(b)
 				if what != "a silent subscription" {
 					x.happens(b, p)
 				}
@@ -140,8 +130,6 @@ func TestLoggerWarnings(t *testing.T) {
 				}
 				time.Sleep(10 * time.Second)
 				b.must(p.Close())
-				mu.Lock()
-				defer mu.Unlock()
 				lines := strings.Count(log.String(), "\n")
 				if x.says == "" && lines != 0 || x.says != "" && (lines != 1 || !strings.Contains(log.String(), x.says) || !strings.Contains(log.String(), "channel=lock:wake:")) {
 					b.Errorf("it logged %q", log.String())
@@ -150,10 +138,6 @@ func TestLoggerWarnings(t *testing.T) {
 		})
 	}
 }
-
-type writer func([]byte) (int, error)
-
-func (w writer) Write(p []byte) (int, error) { return w(p) }
 
 // TestOwnerLabelLasts checks that the label of a keeper that only holds, or only waits, is there after longer than the server keeps it
 // once it was stored, and again soon after the server has lost it.
@@ -164,13 +148,11 @@ func TestOwnerLabelLasts(t *testing.T) {
 		first.Owner, second.Owner = "first", "second"
 		holder, waiter := b.with(&first), b.with(&second)
 		b.handoff(holder, waiter, func() {
-			m, err := mutex.New(waiter, "x", nil)
-			b.must(err)
+			m := must.Get(mutex.New(waiter, "x", nil))(b)
 			check := func(when string) {
 				h, _, err := m.Holder(background)
 				b.must(err)
-				waiters, err := m.Waiters(background)
-				b.must(err)
+				waiters := must.Get(m.Waiters(background))(b)
 				if h.Owner != "first" || len(waiters) != 1 || waiters[0].Owner != "second" {
 					b.Errorf("%s: held by %q, waiters %+v", when, h.Owner, waiters)
 				}

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
 
 // TestRetestListsWhatFailedAtFirst runs tools/retest with a go command that fails at first.
@@ -46,9 +48,7 @@ example.com/m/third ExampleLock
 			dir := t.TempDir()
 			script := "#!/bin/sh\ncase \"$*\" in *-p?1*) exit 0 ;; esac\ncat \"$RETEST_OUTPUT\"\nexit 1\n"
 			for name, text := range map[string]string{"go": script, "output": c.output} {
-				if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755))
 			}
 			list := filepath.Join(dir, "list")
 			cmd := exec.Command("tools/retest", "-race", "./...")

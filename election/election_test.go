@@ -1,7 +1,6 @@
 package election_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +14,8 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/election"
 	"github.com/lockkeeper/lockkeeper/fair"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
+	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/mutex"
 )
@@ -29,11 +30,7 @@ func bubble(t *testing.T, test func(t *testing.T, s *lockkeepertest.Server)) {
 
 func newFair(t *testing.T, k *lockkeeper.Keeper) *fair.Lock {
 	t.Helper()
-	l, err := fair.New(k, "boss", &fair.Options{TTL: ttl})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l
+	return must.Get(fair.New(k, "boss", &fair.Options{TTL: ttl}))(t)
 }
 
 // terms records who leads, and that nobody leads while another one has a lease that is held.
@@ -103,11 +100,7 @@ func newElection(t *testing.T, l election.Locker, o *election.Options) *election
 	if o == nil {
 		o = &election.Options{Logger: slog.New(slog.DiscardHandler)}
 	}
-	e, err := election.New(l, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return e
+	return must.Get(election.New(l, o))(t)
 }
 
 func TestOneLeadsAtATime(t *testing.T) {
@@ -135,9 +128,7 @@ func TestOneLeadsAtATime(t *testing.T) {
 				t.Errorf("%d terms", n)
 			}
 			cancels[i]()
-			if err := <-results[i]; err != nil {
-				t.Errorf("Run: %v", err)
-			}
+			must.Report(t, <-results[i])
 		}
 		s.RequireFree(t, "boss")
 	})
@@ -174,9 +165,7 @@ func TestCampaignsAgainAfterLoss(t *testing.T) {
 					second := <-ts.starts
 					cancel()
 					second.end <- nil
-					if err := <-result; err != nil {
-						t.Errorf("Run: %v", err)
-					}
+					must.Report(t, <-result)
 					s.RequireFree(t, "boss")
 				})
 			})
@@ -193,10 +182,7 @@ func TestOutageDeposesLeaderAndElectsOne(t *testing.T) {
 				var elections []*election.Election
 				var results []<-chan error
 				for i := range 4 {
-					m, err := mutex.New(s.Keeper(t, nil), "boss", &mutex.Options{TTL: ttl})
-					if err != nil {
-						t.Fatal(err)
-					}
+					m := must.Get(mutex.New(s.Keeper(t, nil), "boss", &mutex.Options{TTL: ttl}))(t)
 					e := newElection(t, m, nil)
 					elections = append(elections, e)
 					results = append(results, run(ctx, e, ts.lead(t, i, false)))
@@ -228,9 +214,7 @@ func TestOutageDeposesLeaderAndElectsOne(t *testing.T) {
 				}
 				cancel()
 				for _, result := range results {
-					if err := <-result; err != nil {
-						t.Errorf("Run: %v", err)
-					}
+					must.Report(t, <-result)
 				}
 			})
 		})
@@ -240,9 +224,10 @@ func TestOutageDeposesLeaderAndElectsOne(t *testing.T) {
 // TestLockIsHeldUntilLeadReturns checks that the end of Run's context does not let anybody else lead before lead has returned.
 func TestLockIsHeldUntilLeadReturns(t *testing.T) {
 	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
-		ts, log := newTerms(), &logged{}
+		ts, log := newTerms(), &quiet.Buffer{}
 		ctx, cancel := context.WithCancel(t.Context())
-		slow := run(ctx, newElection(t, newFair(t, s.Keeper(t, nil)), &election.Options{Logger: log.logger(), LongStepDown: ttl}), ts.lead(t, 0, true))
+		o := &election.Options{Logger: slog.New(slog.NewTextHandler(log, nil)), LongStepDown: ttl}
+		slow := run(ctx, newElection(t, newFair(t, s.Keeper(t, nil)), o), ts.lead(t, 0, true))
 		term := <-ts.starts
 		next := run(t.Context(), newElection(t, newFair(t, s.Keeper(t, nil)), nil), ts.lead(t, 1, false))
 		s.RequireWaiting(t, "boss", 1)
@@ -266,9 +251,7 @@ func TestLockIsHeldUntilLeadReturns(t *testing.T) {
 		}
 		second := <-ts.starts
 		second.end <- nil
-		if err := <-next; err != nil {
-			t.Errorf("Run: %v", err)
-		}
+		must.Report(t, <-next)
 	})
 }
 
@@ -295,9 +278,7 @@ func TestNoCampaignWhileLeadGoesOn(t *testing.T) {
 		s.RequireWaiting(t, "boss", 1)
 		cancel()
 		for _, r := range []<-chan error{result, other} {
-			if err := <-r; err != nil {
-				t.Errorf("Run: %v", err)
-			}
+			must.Report(t, <-r)
 		}
 	})
 }
@@ -347,9 +328,7 @@ func TestKeeperClosedWhileLeading(t *testing.T) {
 		ts := newTerms()
 		result := run(t.Context(), newElection(t, newFair(t, k), nil), ts.lead(t, 0, false))
 		<-ts.starts
-		if err := k.Close(); err != nil {
-			t.Error(err)
-		}
+		must.Report(t, k.Close())
 		if err := <-result; !errors.Is(err, lockkeeper.ErrClosed) {
 			t.Errorf("Run: %v", err)
 		}
@@ -384,9 +363,7 @@ func TestErrorsOfLock(t *testing.T) {
 		}
 		x := &scripted{Locker: l, errs: transient}
 		o := &election.Options{MinBackoff: time.Second, MaxBackoff: 10 * time.Second, Logger: slog.New(slog.DiscardHandler)}
-		if err := newElection(t, x, o).Run(t.Context(), done); err != nil {
-			t.Errorf("Run: %v", err)
-		}
+		must.Report(t, newElection(t, x, o).Run(t.Context(), done))
 		if len(x.calls) != 21 {
 			t.Errorf("%d calls", len(x.calls))
 		}
@@ -444,10 +421,7 @@ func TestEndOfContextIsNoError(t *testing.T) {
 	never := func(context.Context, uint64) error { return full }
 	for name, before := range map[string]func(t *testing.T, s *lockkeepertest.Server){
 		"while_another_leads": func(t *testing.T, s *lockkeepertest.Server) {
-			lease, err := newFair(t, s.Keeper(t, nil)).Lock(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			lease := must.Get(newFair(t, s.Keeper(t, nil)).Lock(t.Context()))(t)
 			t.Cleanup(func() { _ = lease.Release(context.Background()) })
 		},
 		"in_an_outage": func(t *testing.T, s *lockkeepertest.Server) { s.Unreachable() },
@@ -508,10 +482,7 @@ func TestInvalidArguments(t *testing.T) {
 	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
 		l := newFair(t, s.Keeper(t, nil))
 		var none *fair.Lock
-		kept, err := mutex.New(s.Keeper(t, nil), "kept", &mutex.Options{Retain: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kept := must.Get(mutex.New(s.Keeper(t, nil), "kept", &mutex.Options{Retain: true}))(t)
 		invalid := func(o election.Options) func() error {
 			return func() error { _, err := election.New(l, &o); return err }
 		}
@@ -538,9 +509,7 @@ func TestInvalidArguments(t *testing.T) {
 			t.Errorf("the second Run: %v", err)
 		}
 		term.end <- nil
-		if err := <-result; err != nil {
-			t.Errorf("Run: %v", err)
-		}
+		must.Report(t, <-result)
 	})
 }
 
@@ -552,15 +521,10 @@ func (secretive) Retains() bool { return false }
 // TestNoTermWithoutALeaseOfItsOwn: what a Locker that wraps another does not say, Run sees in the lease.
 func TestNoTermWithoutALeaseOfItsOwn(t *testing.T) {
 	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
-		kept, err := mutex.New(s.Keeper(t, nil), "kept", &mutex.Options{Retain: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kept := must.Get(mutex.New(s.Keeper(t, nil), "kept", &mutex.Options{Retain: true}))(t)
 		for range 3 { // the first lease is not retained
-			lease, err := kept.Lock(t.Context())
-			if err := errors.Join(err, lease.Release(t.Context())); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, must.Get(kept.Lock(t.Context()))(t).Release(t.Context()))
+			synctest.Wait() // for the subscription, without which none is retained
 		}
 		nothing := &scripted{Locker: secretive{kept}, errs: []error{nil}}
 		for says, l := range map[string]election.Locker{
@@ -578,24 +542,4 @@ func TestNoTermWithoutALeaseOfItsOwn(t *testing.T) {
 		time.Sleep(time.Minute) // the process retains the lease for its TTL at most
 		s.RequireFree(t, "kept")
 	})
-}
-
-// logged is what was logged.
-type logged struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logged) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *logged) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }

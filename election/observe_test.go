@@ -9,6 +9,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/election"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 )
 
@@ -162,15 +163,11 @@ func TestWatchSeesOwnChangesAtOnce(t *testing.T) {
 		first.end <- nil // one campaigns again
 		s.RequireWaiting(t, "boss", 1)
 		second.end <- nil
-		if err := <-two; err != nil {
-			t.Errorf("Run: %v", err)
-		}
+		must.Report(t, <-two)
 		third := <-ts.starts
 		require("one")
 		third.end <- nil
-		if err := <-result; err != nil {
-			t.Errorf("Run: %v", err)
-		}
+		must.Report(t, <-result)
 		require("nobody")
 		_ = k.Close()
 		if got := next(); got != "unknown" {

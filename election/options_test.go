@@ -9,15 +9,13 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
 
 // said returns the durations that a pattern finds in the section of docs/options.md about this package, which is made of the comments.
 func said(t *testing.T, pattern string) (found []time.Duration) {
 	t.Helper()
-	page, err := os.ReadFile("../docs/options.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Get(os.ReadFile("../docs/options.md"))(t)
 	_, table, _ := strings.Cut(string(page), "\n## election\n")
 	table, _, _ = strings.Cut(table, "\n## ")
 	m := regexp.MustCompile("(?m)^\\| `" + pattern).FindStringSubmatch(table)
@@ -25,10 +23,7 @@ func said(t *testing.T, pattern string) (found []time.Duration) {
 		t.Fatalf("docs/options.md has no %s", pattern)
 	}
 	for _, text := range m[1:] {
-		d, err := time.ParseDuration(strings.ReplaceAll(text, " ", ""))
-		if err != nil {
-			t.Fatal(err)
-		}
+		d := must.Get(time.ParseDuration(strings.ReplaceAll(text, " ", "")))(t)
 		found = append(found, d)
 	}
 	return found
@@ -36,10 +31,7 @@ func said(t *testing.T, pattern string) (found []time.Duration) {
 
 // TestDefaultsMatchDocs checks that each default is in the comment of its option and applies with nil options.
 func TestDefaultsMatchDocs(t *testing.T) {
-	o, err := (*Options)(nil).withDefaults()
-	if err != nil {
-		t.Fatal(err)
-	}
+	o := must.Get((*Options)(nil).withDefaults())(t)
 	for pattern, is := range map[string]time.Duration{
 		"MinBackoff`.*MinBackoff defaults to (\\w+ \\w+)": o.MinBackoff,
 		"MinBackoff`.*; MaxBackoff to (\\w+ \\w+)":        o.MaxBackoff,
