@@ -165,3 +165,56 @@ func TestCloseDuringUpgrade(t *testing.T) {
 		b.must(other.Release(background))
 	})
 }
+
+// endsWithGrant is the context of a caller who learns of its end, and is granted the lease before it has acted on that.
+type endsWithGrant struct {
+	context.Context
+	grant func()
+}
+
+func (c *endsWithGrant) Err() error {
+	err := c.Context.Err()
+	if err != nil && c.grant != nil {
+		grant := c.grant
+		c.grant = nil
+		grant()
+	}
+	return err
+}
+
+// TestCloseReleasesLeaseThatNobodyGets checks that the hooks are not told of a lease which Close releases while the call that it was granted
+// to ends with its context.
+func TestCloseReleasesLeaseThatNobodyGets(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		p, q := b.process(), b.process()
+		held := must.Get(must.Get(mutex.New(q.Keeper, "x", nil))(b).Lock(background))(b)
+		l := must.Get(mutex.New(p.Keeper, "x", nil))(b)
+		ctx, cancel := context.WithCancel(background)
+		c := &endsWithGrant{ctx, nil}
+		ended := make(chan error)
+		go func() {
+			_, err := l.Lock(c)
+			ended <- err
+		}()
+		synctest.Wait()
+		c.grant = func() {
+			b.must(held.Release(background))
+			synctest.Wait()
+			go p.Close()
+			synctest.Wait()
+		}
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			b.Error(err)
+		}
+		b.must(p.Close())
+		for _, e := range p.events {
+			if e.hook == "Released" || e.hook == "Lost" {
+				b.Errorf("%s of %q, which no caller got", e.hook, e.Token)
+			}
+		}
+		if len(p.events) < 2 {
+			b.Error("the call is not reported:", p.events)
+		}
+	})
+}

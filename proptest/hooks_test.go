@@ -7,8 +7,8 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 )
 
-// Each call is reported as begun and as done, once. Each lease that a call has got is reported as released or lost, once, and none that
-// nobody got; callers that share a retained lease lose it together. Who counts leases by the hooks gets back to zero.
+// Each call is reported as begun and as done, once. Each lease that a call has got is reported as released or lost, once and after that,
+// and none that nobody got; callers that share a retained lease lose it together. Who counts leases by the hooks gets back to zero.
 const hooksTell = "hooks are told of the end of each call and of each lease, once"
 
 // reports is what the hooks of one keeper were told.
@@ -19,7 +19,7 @@ type reports struct {
 }
 
 // reportedCall is one call.
-type reportedCall struct{ begun, done, granted, released int }
+type reportedCall struct{ begun, done, granted, released, early int }
 
 // reportedLease is one token, of which several callers of a process may have the lease.
 type reportedLease struct{ granted, released, lost int }
@@ -42,7 +42,7 @@ func (r *reports) count(h lockkeeper.Hooks) lockkeeper.Hooks {
 				l = &reportedLease{}
 				r.leases[e.Token] = l
 			}
-			if note(e, c, l); c.begun == 1 && c.done == 1 && c.released == c.granted {
+			if note(e, c, l); c.begun == 1 && c.done == 1 && c.released == c.granted && c.early == 0 {
 				delete(r.calls, e.Request) // inside a process there are many; what comes later is seen in the lease
 			}
 			r.mu.Unlock()
@@ -59,8 +59,15 @@ func (r *reports) count(h lockkeeper.Hooks) lockkeeper.Hooks {
 			c.granted++
 		}
 	})
-	h.Released = on(h.Released, func(_ lockkeeper.Event, c *reportedCall, l *reportedLease) { l.released++; c.released++ })
-	h.Lost = on(h.Lost, func(_ lockkeeper.Event, _ *reportedCall, l *reportedLease) { l.lost++ })
+	h.Released = on(h.Released, func(_ lockkeeper.Event, c *reportedCall, l *reportedLease) {
+		l.released++
+		c.released++
+		c.early += c.begun - c.done
+	})
+	h.Lost = on(h.Lost, func(_ lockkeeper.Event, c *reportedCall, l *reportedLease) {
+		l.lost++
+		c.early += c.begun - c.done
+	})
 	return h
 }
 
@@ -70,8 +77,9 @@ func (r *reports) problem() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for n, c := range r.calls {
-		if c.begun > 1 || c.done != c.begun || c.begun == 1 && c.released > c.granted {
-			return fmt.Sprintf("call %d: begun %d times, done %d times, granted %d leases, of which %d are released", n, c.begun, c.done, c.granted, c.released)
+		if c.begun > 1 || c.done != c.begun || c.early > 0 || c.begun == 1 && c.released > c.granted {
+			return fmt.Sprintf("call %d: begun %d times, done %d times, granted %d leases, of which %d are released, %d ended before the call",
+				n, c.begun, c.done, c.granted, c.released, c.early)
 		}
 	}
 	for token, l := range r.leases {

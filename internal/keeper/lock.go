@@ -44,7 +44,7 @@ type Terms struct {
 
 	Sharing     lease.Sharing      // what is to be granted inside by the lease, if the process retains it; nil: nothing
 	Observer    lease.Observer     // else what is told of the lease; nil: nothing
-	Observation *lease.Observation // the call, for the observer; nil: Acquire and Try make one
+	Observation *lease.Observation // of a Request: the call, for the observer
 	Health      *server.Health     // of the server, if the caller has its turn in the local queue already; nil: not
 	Since       time.Time          // when the caller came; zero: now
 
@@ -134,31 +134,19 @@ func (l *Lock) acquire(ctx context.Context, t Terms, wait bool, by func(*Lock, c
 	if wait && l.k.longWaits.Bound > 0 {
 		defer l.WatchWait(nil)()
 	}
-	o := t.Observation
-	if o == nil {
-		o = l.NewObservation(ctx, t.Flags)
-	}
-	if o == nil {
-		h, err := by(l, ctx, t, wait)
-		return h, l.AlsoEnded(ctx, err)
-	}
+	o := l.NewObservation(ctx, t.Flags)
 	t.Observation = o
-	began := time.Now()
-	l.Observe(l.Event(lease.AcquireStart, o))
+	o.Starts()
 	h, err := by(l, ctx, t, wait)
-	err = l.AlsoEnded(ctx, err)
-	ev := l.Event(lease.AcquireDone, o)
-	ev.Duration, ev.Err = time.Since(began), err
-	if err == nil {
-		ev.Fence = h.Fence()
-		if !l.spec.Limits.clockOnly() { // else nothing will be released
-			ev.Token = h.Token()
-		}
-	}
-	l.Observe(ev)
-	if err != nil {
+	if err = l.AlsoEnded(ctx, err); err != nil {
+		o.Ends("", 0, false, err)
 		return nil, err
 	}
+	token := h.Token()
+	if l.spec.Limits.clockOnly() { // nothing will be released
+		token = ""
+	}
+	o.Ends(token, h.Fence(), false, nil)
 	return h, nil
 }
 

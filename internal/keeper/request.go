@@ -255,9 +255,6 @@ func (r *request) Unsubscribed() bool { return r.unsubscribed }
 
 // ReportPosition reports the position of a waiter to the observer, if it has changed.
 func (r *request) ReportPosition(rank int) {
-	if !r.lock.k.Observed() {
-		return
-	}
 	r.Mu.Lock()
 	moved := r.Claim.Pending() && r.reportedRank != rank
 	r.reportedRank = rank

@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -52,26 +53,77 @@ type Event struct {
 	Err      error
 }
 
-// Observation identifies the call that events are about: of a request, and of the lease that it was granted. Its fields do not
-// change. It is nil where the keeper has no observer.
+// Observation identifies the call that events are about: of a request, and of the lease that it was granted. It is nil where the keeper
+// has no observer. Close may release a lease whose call has not returned, and which the caller does not get if its context ends. So the
+// observer is told of what happens to a lease after the end of its call, and only if that has succeeded.
 type Observation struct {
+	observe func(Event)
+	lock    *server.Lock
 	ctx     context.Context
 	request uint64
 	mode    string
+	began   time.Time
+
+	mu    sync.Mutex // guards what follows
+	over  time.Time  // when the call has ended
+	calls bool       // it has started and has not ended
+	fails bool       // it has failed
+	later []Event    // of leases, while the call is under way
+}
+
+// Starts reports that the call starts.
+func (o *Observation) Starts() {
+	if o != nil {
+		o.calls = true
+		o.observe(newEvent(o.lock, AcquireStart, o))
+	}
+}
+
+// Ends reports that the call ends. Without an error the caller has got the lease of that token, which was granted inside the process if local
+// is set.
+func (o *Observation) Ends(token string, fence uint64, local bool, err error) {
+	if o == nil {
+		return
+	}
+	ev, now := newEvent(o.lock, AcquireDone, o), time.Now()
+	ev.Token, ev.Fence, ev.Local, ev.Duration, ev.Err = token, fence, local, now.Sub(o.began), err
+	o.observe(ev)
+	o.mu.Lock()
+	later := o.later
+	o.over, o.calls, o.fails, o.later = now, false, err != nil, nil
+	o.mu.Unlock()
+	for _, ev := range later {
+		o.OfLease(ev)
+	}
+}
+
+// SinceEnd returns how long ago the call has ended.
+func (o *Observation) SinceEnd() time.Duration {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return time.Since(o.over)
+}
+
+// OfLease reports an event of a lease of the call.
+func (o *Observation) OfLease(ev Event) {
+	if o == nil {
+		return
+	}
+	o.mu.Lock()
+	now := !o.calls && !o.fails
+	if o.calls {
+		o.later = append(o.later, ev)
+	}
+	o.mu.Unlock()
+	if now {
+		o.observe(ev)
+	}
 }
 
 // events passes the events of a keeper to its observer.
 type events struct {
 	observe func(Event)   // nil: there is none
 	calls   atomic.Uint64 // of which it was told
-}
-
-// newObservation returns what the events of a new call have in common, or nil if there is no observer.
-func (es *events) newObservation(ctx context.Context, flags string) *Observation {
-	if es.observe == nil {
-		return nil
-	}
-	return &Observation{ctx, es.calls.Add(1), modeOf(flags)}
 }
 
 // report passes an event to the observer, if there is one.

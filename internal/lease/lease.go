@@ -52,9 +52,6 @@ func (d *Driver) CloseLeases() []*Lease {
 // Report passes an event to the keeper's observer, if there is one.
 func (d *Driver) Report(ev Event) { d.report(ev) }
 
-// Observed reports whether there is an observer.
-func (d *Driver) Observed() bool { return d.observe != nil }
-
 // Lock is a lock as its leases know it.
 type Lock struct {
 	server.Lock
@@ -70,7 +67,10 @@ func (l *Lock) Begin(d *Driver) { l.d = d }
 // NewObservation returns what the events of a new call have in common, or nil if there is no observer. The flags are those of the
 // request's token.
 func (l *Lock) NewObservation(ctx context.Context, flags string) *Observation {
-	return l.d.newObservation(ctx, flags)
+	if l.d.observe == nil {
+		return nil
+	}
+	return &Observation{observe: l.d.observe, lock: &l.Lock, ctx: ctx, request: l.d.calls.Add(1), mode: modeOf(flags), began: time.Now()}
 }
 
 // Event returns an event of the lock, for a call if o is not nil.
@@ -310,12 +310,13 @@ func (h *Lease) endLocked(err error) (cancel func()) {
 // observe reports an event to the observer, and to the keeper's hooks. It is of the lease that the holder was granted, if h continues another.
 func (h *Lease) observe(what EventType, took time.Duration, err error) {
 	h = h.first()
-	if h.observer != nil && h.observer.LeaseEvent(what) || h.lock.d.observe == nil {
+	if h.observer != nil && h.observer.LeaseEvent(what) {
 		return
 	}
-	ev := h.lock.Event(what, h.Observation())
+	o := h.Observation()
+	ev := h.lock.Event(what, o)
 	ev.Token, ev.Fence, ev.Duration, ev.Err = h.token, h.fence, took, err
-	h.lock.Observe(ev)
+	o.OfLease(ev)
 }
 
 // first returns the lease that h continues, or h.

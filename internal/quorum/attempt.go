@@ -20,22 +20,21 @@ func (l *Lock) Try(ctx context.Context) (*Lease, error) { return l.observed(ctx,
 
 // observed is an acquisition whose start and end the first keeper's observer gets.
 func (l *Lock) observed(ctx context.Context, wait bool) (*Lease, error) {
-	first, began := l.locks[0], time.Now()
+	first := l.locks[0]
 	o := first.NewObservation(ctx, "")
-	first.Observe(first.Event(lease.AcquireStart, o))
+	o.Starts()
 	stop := func() {}
 	if wait {
 		stop = first.WatchWait(l.holders)
 	}
 	u, err := l.acquire(ctx, wait, o)
 	stop()
-	done := first.Event(lease.AcquireDone, o)
-	done.Duration, done.Err = time.Since(began), err
-	if u != nil {
-		done.Token, done.Fence = u.token, u.Fence()
+	if err != nil {
+		o.Ends("", 0, false, err)
+		return nil, err
 	}
-	first.Observe(done)
-	return u, err
+	o.Ends(u.token, u.Fence(), false, nil)
+	return u, nil
 }
 
 // acquisition is one call of Acquire or Try: attempts until one succeeds, or it is clear that none will.

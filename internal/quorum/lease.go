@@ -173,7 +173,7 @@ func (u *Lease) observe(event lease.EventType, err error) {
 	first := u.lock.locks[0]
 	ev := first.Event(event, u.observation)
 	ev.Token, ev.Fence, ev.Duration, ev.Err = u.token, u.Fence(), time.Since(u.since), err
-	first.Observe(ev)
+	u.observation.OfLease(ev)
 }
 
 // endLocked ends the lease for its holder. The caller calls the result after it has unlocked mu; see lifecycle.Lifecycle.

@@ -17,16 +17,10 @@ import (
 // token, fence and deadline, and is lost when that is. It is safe for concurrent use.
 type Lease struct {
 	retention   *retention
-	observation *observation // nil where the keeper has no observer
+	observation *lease.Observation // the call, for the observer
 	state       atomic.Uint32
 	lifecycle   atomic.Pointer[lifecycle.Lifecycle] // nil until Done or Context is called
 	User        any                                 // what users get of it; see Allocate
-}
-
-// observation is what the observer is told of a lease.
-type observation struct {
-	call *lease.Observation
-	at   time.Time // when the lease was granted
 }
 
 // Allocate returns a new Lease, and what users get of it. Package lockkeeper sets it, to allocate both at once.
@@ -35,16 +29,8 @@ var Allocate = func() (h *Lease, user any) { return &Lease{}, nil }
 // newLease returns a lease that is granted now.
 func (x *retention) newLease(o *lease.Observation) *Lease {
 	h, user := Allocate()
-	h.retention, h.User = x, user
-	h.observe(o)
+	h.retention, h.User, h.observation = x, user, o
 	return h
-}
-
-// observe notes the call, unless it is nil.
-func (h *Lease) observe(o *lease.Observation) {
-	if o != nil {
-		h.observation = &observation{o, time.Now()}
-	}
 }
 
 // The states of a Lease.
@@ -145,11 +131,7 @@ func (h *Lease) Release(ctx context.Context) error {
 		return nil
 	}
 	if h.lifecycle.Load() != nil {
-		if lost != nil {
-			h.end(lost)
-		} else {
-			h.end(h.Err())
-		}
+		h.end(h.Err())
 	}
 	if lost == nil || errors.Is(lost, server.ErrReleased) {
 		h.reportRelease()
@@ -201,18 +183,11 @@ func (h *Lease) Own() *lease.Lease {
 // reportRelease reports to the observer that the lease was released.
 func (h *Lease) reportRelease() {
 	if h.observation != nil {
-		ev := h.event(lease.Released)
-		ev.Duration = time.Since(h.observation.at)
-		h.retention.of.lock.Observe(ev)
+		l := h.retention.of.lock
+		ev := l.Event(lease.Released, h.observation)
+		ev.Token, ev.Fence, ev.Local, ev.Duration = h.Token(), h.Fence(), true, h.observation.SinceEnd()
+		l.Observe(ev)
 	}
-}
-
-// event returns an event of this lease.
-func (h *Lease) event(t lease.EventType) lease.Event {
-	x := h.retention
-	ev := x.of.lock.Event(t, h.observation.call)
-	ev.Token, ev.Fence, ev.Local = x.lease.Token(), x.lease.Fence(), true
-	return ev
 }
 
 // Convert is that of keeper.Lock for a read lease that was granted inside the process. It first waits until all others that were granted by
@@ -264,12 +239,16 @@ func (h *Lease) detach(ctx context.Context, l *keeper.Lock) (*lease.Lease, error
 		case <-h.Done():
 			err = l.Fail(h.Err())
 		}
+		if lost := h.Err(); err == nil && lost != nil {
+			err = l.Fail(lost)
+		}
 		out = retain.Effects{}
 		alone = make(chan struct{})
 		r.mu.Lock()
 		x.alone = alone
 		switch {
 		case err != nil || !x.state.Alone(x.Hold, l.Keeper().Now(), &out):
+		case !x.Certain(): // it has ended just now, or ends soon: wait for Done
 		case h.state.CompareAndSwap(localHeld, localDetached):
 			x.state.Detach(&out)
 			own = true

@@ -147,11 +147,7 @@ func (p *Permits) decide(ctx context.Context, t *keeper.Terms, wait bool) (q kee
 	if ctx.Err() != nil {
 		return q, 0, false, nil
 	}
-	n, began := int64(t.Number), time.Time{}
-	o := p.lock.NewObservation(ctx, t.Flags)
-	if o != nil {
-		began = time.Now()
-	}
+	n, o := int64(t.Number), p.lock.NewObservation(ctx, t.Flags)
 	if q, fence, ok = p.inside(n); !ok && p.waiting.Load() == 0 {
 		t.Since = time.Now()
 		q, fence, ok, err = p.fetched(ctx, n)
@@ -162,14 +158,12 @@ func (p *Permits) decide(ctx context.Context, t *keeper.Terms, wait bool) (q kee
 	if o == nil || !ok && err == nil {
 		return q, fence, ok, err
 	}
-	l := p.lock
-	l.Observe(l.Event(lease.AcquireStart, o))
-	ev := l.Event(lease.AcquireDone, o)
-	ev.Duration, ev.Local, ev.Fence, ev.Err = time.Since(began), ok, fence, err
+	outcome := err
 	if ok && fence == 0 {
-		ev.Err = l.Fail(server.ErrNotAcquired)
+		outcome = p.lock.Fail(server.ErrNotAcquired)
 	}
-	l.Observe(ev)
+	o.Starts()
+	o.Ends("", fence, ok, outcome)
 	return q, fence, ok, err
 }
 

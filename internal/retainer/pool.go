@@ -216,7 +216,7 @@ func (l *Lock) AcquirePermits(ctx context.Context, n, limit int, wait bool) (lif
 		case err != nil:
 			return nil, false, l.lock.Fail(err)
 		case d.does == granted:
-			d.inside.observe(o)
+			d.inside.observation = o
 			return d.inside, true, nil
 		case d.does == waitsInside:
 			return nil, false, l.lock.Fail(server.ErrNotAcquired)

@@ -132,11 +132,9 @@ func (r *name) granted(ctx context.Context, h *Lease) {
 	if o == nil {
 		return
 	}
-	h.observe(o)
-	ev := h.event(lease.AcquireStart)
-	ev.Token, ev.Fence = "", 0
-	r.lock.Observe(ev)
-	r.lock.Observe(h.event(lease.AcquireDone))
+	h.observation = o
+	o.Starts()
+	o.Ends(h.Token(), h.Fence(), true, nil)
 }
 
 // request asks the server for a read lease, and retains it if that is worth while. tried has granted nothing inside.

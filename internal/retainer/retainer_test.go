@@ -147,6 +147,33 @@ func TestLeaseEndsWithTheRetainedLease(t *testing.T) {
 	})
 }
 
+// TestUpgradeGetsNoLeaseThatHasEnded checks that an upgrade which is alone inside because the others leave as the lease ends does not take
+// that for its own: nobody would report its release.
+func TestUpgradeGetsNoLeaseThatHasEnded(t *testing.T) {
+	inBubble(t, func(s *fixture) {
+		l := s.retaining("x")
+		s.must(s.read(l).Release(context.Background())) // it subscribes
+		synctest.Wait()
+		h, _ := s.read(l).(*Lease), s.read(l)
+		upgraded := make(chan error)
+		go func() {
+			_, err := h.detach(context.Background(), l.lock)
+			upgraded <- err
+		}()
+		synctest.Wait()
+		x := h.retention
+		x.Hold.Leave()
+		x.End()
+		endContexts := x.lease.Lifecycle.End(server.ErrReleased)
+		x.Ended(server.ErrReleased)
+		if err := <-upgraded; !errors.Is(err, server.ErrReleased) || h.Own() != nil {
+			t.Errorf("the upgrade: %v", err)
+		}
+		endContexts()
+		s.must(h.Release(context.Background()))
+	})
+}
+
 // TestRetainedNamesAreBounded checks that the least recently used name is given back when there are too many.
 func TestRetainedNamesAreBounded(t *testing.T) {
 	inBubble(t, func(s *fixture) {

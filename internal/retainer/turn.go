@@ -25,24 +25,18 @@ func (l *Lock) acquireTurn(ctx context.Context, wait bool) (lifecycle.Handle, er
 
 // observed makes one acquisition and reports its events. local says that it was granted inside.
 func (l *Lock) observed(ctx context.Context, wait bool, acquire func(o *lease.Observation) (h lifecycle.Handle, local bool, err error)) (lifecycle.Handle, error) {
-	began, o := time.Now(), l.lock.NewObservation(ctx, l.flags)
+	o := l.lock.NewObservation(ctx, l.flags)
 	if wait {
 		defer l.lock.WatchWait(nil)()
 	}
-	if o != nil {
-		l.lock.Observe(l.lock.Event(lease.AcquireStart, o))
-	}
+	o.Starts()
 	h, local, err := acquire(o)
-	err = l.lock.AlsoEnded(ctx, err)
-	if o != nil {
-		ev := l.lock.Event(lease.AcquireDone, o)
-		ev.Duration, ev.Local, ev.Err = time.Since(began), local && err == nil, err
-		if err == nil {
-			ev.Token, ev.Fence = h.Token(), h.Fence()
-		}
-		l.lock.Observe(ev)
+	if err = l.lock.AlsoEnded(ctx, err); err != nil {
+		o.Ends("", 0, false, err)
+		return nil, err
 	}
-	return h, err
+	o.Ends(h.Token(), h.Fence(), local, nil)
+	return h, nil
 }
 
 // turn waits for the turn of the caller among those of the process, and then for a turn by the lease that the process retains, or
@@ -68,7 +62,7 @@ func (l *Lock) turn(ctx context.Context, wait bool, o *lease.Observation) (h lif
 	if h, err := l.turnInside(ctx, r, health); err != nil {
 		return nil, false, err
 	} else if h != nil {
-		h.observe(o)
+		h.observation = o
 		return h, true, nil
 	}
 	x := r.begin()

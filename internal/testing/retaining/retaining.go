@@ -502,13 +502,13 @@ func hooks(s *embedded.Server, p, other *Process) {
 	p.Leave(p.Retained())
 	p.Events()
 	p.Leave(p.Enter())
-	want := "start true done true released true"
+	want := "start false done true released true"
 	if p.lock.Turns {
 		inside := p.Enter()
 		waiting := p.Waits()
 		p.Leave(inside)
 		p.Leave(<-waiting)
-		want += " start true done true start false released true done true released true"
+		want += " start false done true start false released true done true released true"
 	}
 	other.Leave(<-other.Waits())
 	if got := p.Events(); got != "["+want+" recalled false]" {
