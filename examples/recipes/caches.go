@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/lockkeeper/lockkeeper/rwlock"
 	"github.com/redis/go-redis/v9"
@@ -25,22 +24,6 @@ func price(ctx context.Context, rdb *redis.Client, m *mutex.Mutex) (p string, er
 		return rdb.Set(ctx, "price", p, time.Minute).Err()
 	})
 	return p, err
-}
-
-// refresh computes the price anew in one process. Others, and readers, go on with the old one.
-func refresh(ctx context.Context, rdb *redis.Client, m *mutex.Mutex) error {
-	lease, err := m.TryLock(ctx)
-	if errors.Is(err, lockkeeper.ErrNotAcquired) {
-		return nil // another process is at it
-	}
-	if err != nil {
-		return err
-	}
-	defer lease.Release(ctx)
-	if ttl, err := rdb.TTL(ctx, "price").Result(); err != nil || ttl > 30*time.Second {
-		return err // another process has done it
-	}
-	return rdb.Set(lease.Context(ctx), "price", compute(), time.Minute).Err()
 }
 
 // catalog is read often and written now and then. Its lock has the option Retain, so most reads send nothing.

@@ -10,16 +10,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/ratelimit"
 	"github.com/lockkeeper/lockkeeper/ratelimit/httplimit"
-	"github.com/lockkeeper/lockkeeper/semaphore"
 )
-
-func encode(ctx context.Context, k *lockkeeper.Keeper) error {
-	s, err := semaphore.New(k, "encoders", 10, nil) // ten at once, in all processes
-	if err != nil {
-		return err
-	}
-	return s.Do(ctx, work)
-}
 
 func callPartner(ctx context.Context, k *lockkeeper.Keeper) error {
 	api, err := ratelimit.New(k, "partner", 10, time.Second+100*time.Millisecond, nil) // 100 ms: see ratelimit, The window
@@ -39,17 +30,6 @@ func limitedClient(k *lockkeeper.Keeper) (*http.Client, error) {
 	}
 	transport, err := httplimit.NewConcurrentTransport(api, http.DefaultTransport, nil)
 	return &http.Client{Transport: transport}, err
-}
-
-func withinTwoLimits(ctx context.Context, perMinute, perSecond *ratelimit.Limiter) error {
-	if err := perMinute.Wait(ctx); err != nil {
-		return err
-	}
-	// The shorter window last, so that the call follows its permit at once. If this fails, a permit of the minute is lost.
-	if err := perSecond.Wait(ctx); err != nil {
-		return err
-	}
-	return call(ctx)
 }
 
 func serve(w http.ResponseWriter, r *http.Request, k *lockkeeper.Keeper, user string) error {

@@ -2,7 +2,6 @@ package recipes
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
@@ -43,15 +42,6 @@ func finish(ctx context.Context, k *lockkeeper.Keeper, token string) error { // 
 	}
 	defer lease.Release(ctx)
 	return work(lease.Context(ctx), lease.Fence())
-}
-
-func describe(ctx context.Context, m *mutex.Mutex) (string, error) {
-	holder, held, err := m.Holder(ctx)
-	if err != nil || !held {
-		return "nobody has it", err
-	}
-	waiters, err := m.Waiters(ctx)
-	return fmt.Sprintf("%s has it since %s; %d wait", holder.Owner, holder.Since.Format(time.TimeOnly), len(waiters)), err
 }
 
 func breakStuck(ctx context.Context, k *lockkeeper.Keeper, m *mutex.Mutex) error {

@@ -15,7 +15,6 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/mutex"
-	"github.com/lockkeeper/lockkeeper/ratelimit"
 	"github.com/lockkeeper/lockkeeper/rwlock"
 	"github.com/redis/go-redis/v9"
 )
@@ -68,14 +67,6 @@ func held(name string) *lockkeeper.Lease {
 		log.Fatal(err)
 	}
 	return lease
-}
-
-func newLimiter(name string, n int, window time.Duration) *ratelimit.Limiter {
-	l, err := ratelimit.New(k, name, n, window, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
-	return l
 }
 
 func Example_connect() {
@@ -153,13 +144,6 @@ func Example_migrate() {
 	// <nil>
 }
 
-func Example_encode() {
-	fmt.Println(encode(ctx, k))
-	// Output:
-	// works
-	// <nil>
-}
-
 func Example_callPartner() {
 	fmt.Println(callPartner(ctx, k))
 	// Output:
@@ -184,22 +168,6 @@ func Example_limitedClient() {
 	// 404 Not Found
 }
 
-func Example_withinTwoLimits() {
-	perMinute, perSecond := newLimiter("minute", 2, time.Minute), newLimiter("second", 1, 20*time.Millisecond)
-	fmt.Println(withinTwoLimits(ctx, perMinute, perSecond))
-	fmt.Println(withinTwoLimits(ctx, perMinute, perSecond))
-	hurry, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	err := withinTwoLimits(hurry, perMinute, perSecond) // the deadline is before the end of the minute
-	fmt.Println(errors.Is(err, lockkeeper.ErrNotAcquired))
-	// Output:
-	// calls
-	// <nil>
-	// calls
-	// <nil>
-	// true
-}
-
 func Example_serve() {
 	for range 3 {
 		w := httptest.NewRecorder()
@@ -222,21 +190,6 @@ func Example_price() {
 	// computes
 	// 12.50 <nil>
 	// 12.50 <nil>
-}
-
-func Example_refresh() {
-	rdb.Set(ctx, "price", "old", 20*time.Second)
-	m := newMutex(k, "refresh")
-	lease := held(m.Name())
-	fmt.Println(refresh(ctx, rdb, m), rdb.Get(ctx, "price").Val())
-	_ = lease.Release(ctx)
-	fmt.Println(refresh(ctx, rdb, m), rdb.Get(ctx, "price").Val())
-	fmt.Println(refresh(ctx, rdb, m), rdb.Get(ctx, "price").Val())
-	// Output:
-	// <nil> old
-	// computes
-	// <nil> 12.50
-	// <nil> 12.50
 }
 
 func Example_catalog() {
@@ -273,18 +226,6 @@ func Example_begin() {
 	// works
 	// <nil>
 	// true
-}
-
-func Example_describe() {
-	m := newMutex(k, "describe")
-	fmt.Println(describe(ctx, m))
-	lease := held(m.Name())
-	defer lease.Release(ctx)
-	text, err := describe(ctx, m)
-	fmt.Println(strings.HasPrefix(text, "web-2 has it since "), strings.HasSuffix(text, "; 0 wait"), err)
-	// Output:
-	// nobody has it <nil>
-	// true true <nil>
 }
 
 func Example_breakStuck() {

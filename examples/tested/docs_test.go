@@ -22,7 +22,7 @@ func TestDocumentedCodeIsTested(t *testing.T) {
 		t.Fatal(err)
 	}
 	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(string(page), -1)
-	if len(blocks) < 4 {
+	if len(blocks) < 3 {
 		t.Errorf("%d blocks of code were found", len(blocks))
 	}
 	for _, block := range blocks {
