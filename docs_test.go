@@ -2,10 +2,12 @@ package lockkeeper
 
 import (
 	"go/format"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -56,6 +58,15 @@ func TestContributingNamesExistingCode(t *testing.T) {
 	}
 	if n < 40 {
 		t.Errorf("only %d names were found", n)
+	}
+	_, path, _ := strings.Cut(read(t, "CONTRIBUTING.md"), "\n## From `fair.Lock`")
+	path, _, _ = strings.Cut(path, "\n## ")
+	files := map[string]bool{}
+	for _, file := range regexp.MustCompile(`[\w/]+\.go\b`).FindAllString(path, -1) {
+		files[file] = true
+	}
+	if len(files) != 15 {
+		t.Errorf("an acquisition passes %d files: %v", len(files), slices.Sorted(maps.Keys(files)))
 	}
 }
 
