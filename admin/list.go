@@ -48,7 +48,7 @@ type ListOptions struct {
 // Nothing is sent before the loop begins. An error is yielded with a zero LockSummary, and ends the loop.
 //
 // It finds them by SCAN, on a Cluster at every primary, and looks them up by a few reads for each name. After each answer it
-// pauses for as long as that took. So it uses at most half of one CPU of the server; [operations] has figures. The memory
+// pauses for as long as that took. So it uses at most half of one CPU of the server. The memory
 // it needs does not depend on the number of locks. During the loop it occupies one connection of the client's main pool for
 // each primary.
 //

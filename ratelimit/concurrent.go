@@ -12,7 +12,7 @@ import (
 )
 
 // ConcurrentOptions are the settings of a ConcurrentLimiter. Nil, and the zero value of each field, mean the defaults.
-// NewConcurrent copies them. There is no Retain: the section "Retained leases" of docs/protocol.md says why.
+// NewConcurrent copies them. There is no Retain: the section "Permits" of docs/protocol.md says why.
 type ConcurrentOptions struct {
 	// TTL is how long a lease lasts without renewal, and so how long a crashed holder keeps others out. From 10 ms to 365 days.
 	// Default 30 s ([lockkeeper.DefaultTTL]).

@@ -10,7 +10,16 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/ratelimit"
 	"github.com/lockkeeper/lockkeeper/ratelimit/httplimit"
+	"github.com/lockkeeper/lockkeeper/semaphore"
 )
+
+func encode(ctx context.Context, k *lockkeeper.Keeper) error {
+	s, err := semaphore.New(k, "encoders", 10, nil) // ten at once, in all processes
+	if err != nil {
+		return err
+	}
+	return s.Do(ctx, work)
+}
 
 func callPartner(ctx context.Context, k *lockkeeper.Keeper) error {
 	api, err := ratelimit.New(k, "partner", 10, time.Second+100*time.Millisecond, nil) // 100 ms: see ratelimit, The window

@@ -144,6 +144,13 @@ func Example_migrate() {
 	// <nil>
 }
 
+func Example_encode() {
+	fmt.Println(encode(ctx, k))
+	// Output:
+	// works
+	// <nil>
+}
+
 func Example_callPartner() {
 	fmt.Println(callPartner(ctx, k))
 	// Output:

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// The flags of tokens. The policy of each primitive interprets those of its requests; docs/protocol.md lists them.
+// The flags of tokens. The policy of each primitive interprets those of its requests; lua/lib/constants.lua lists them.
 const (
 	FlagRead       = "r" // rwlock
 	FlagWrite      = "w" // rwlock; the number is the longest streak of writers

@@ -96,8 +96,8 @@ const checksHelp = `  connection       a server does not answer; nothing else of
 
 // docsSection is the section of docs/operations.md that explains each check.
 var docsSection = map[string]string{
-	"connection": "doctor", "sentinel": "failovers", "cluster": "settings", "version": "settings", "role": "failovers",
-	"eviction": "settings", "memory": "settings", "persistence": "settings", "replicas": "failovers",
+	"connection": "doctor", "sentinel": "settings", "cluster": "settings", "version": "settings", "role": "settings",
+	"eviction": "settings", "memory": "settings", "persistence": "settings", "replicas": "settings",
 	"idle-timeout": "settings", "permissions": "permissions", "pubsub": "permissions", "scripts": "doctor", "foreign-keys": "doctor",
 	"clock": "settings", "latency": "doctor", "client-timeouts": "doctor", "lock": "doctor",
 }
