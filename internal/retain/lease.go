@@ -251,7 +251,7 @@ func (l *Lease) EndTurn(g Gate, now claim.Instant, keep bool, out *Effects) (ins
 // Upgrade lets a caller inside wait until it is the only one, when the lease becomes its own. It reports false if another one waits for
 // the same. Nobody is admitted any more.
 func (l *Lease) Upgrade(g Gate, now claim.Instant, out *Effects) bool {
-	if l.upgrade != noUpgrade {
+	if l.upgrade != noUpgrade || l.state == Detached {
 		return false
 	}
 	l.upgrade = amongAll

@@ -288,6 +288,7 @@ func TestLease(t *testing.T) {
 			{"another upgrade", upgrading, false, none},
 			{"alone", isAlone, true, none},
 			{"detach", detach, true, Effects{GaveBack: true, Forget: true}},
+			{"another upgrade, of one that has left", upgrading, false, none},
 		}, Detached, 1},
 		{"an upgrade, and one about to be turned away", Reads, []expected{
 			{"granted", granted, true, none},
