@@ -2,6 +2,7 @@ package rwlock_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -12,6 +13,8 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
+	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
@@ -43,9 +46,10 @@ func TestNotesOfConversions(t *testing.T) {
 		must.OK(t, read.Release(ctx))
 
 		r := must.Get(rwlock.New(k, "x", &rwlock.Options{Retain: true}))(t)
-		for range 3 { // at the latest then the process is subscribed, and retains the lease
+		for range 2 { // the first one subscribes, the second one retains
 			read = must.Get(r.RLock(lockkeeper.WithNote(ctx, "report")))(t)
 			must.OK(t, read.Release(ctx))
+			synctest.Wait()
 		}
 		want("", true)
 	})
@@ -113,19 +117,9 @@ func TestHooksOfConversionInDoubt(t *testing.T) {
 
 // conversionInDoubt converts a lease, and if again is set once more when the outcome is known.
 func conversionInDoubt(t *testing.T, opts *rwlock.Options, upgrade bool, late time.Duration, again bool) {
-	var mu sync.Mutex
-	held := map[uint64]int{} // by call
-	count := func(n int) func(lockkeeper.Event) {
-		return func(e lockkeeper.Event) {
-			mu.Lock()
-			defer mu.Unlock()
-			if e.Err == nil {
-				held[e.Request] += n
-			}
-		}
-	}
 	s := lockkeepertest.New(t)
-	k := s.Keeper(t, &lockkeeper.Options{Hooks: lockkeeper.Hooks{AcquireDone: count(1), Released: count(-1)}})
+	var c calls
+	k := s.Keeper(t, c.options(t))
 	l := must.Get(rwlock.New(k, "x", opts))(t)
 	acquire, convert := l.RLock, l.Upgrade
 	if !upgrade {
@@ -137,6 +131,7 @@ func conversionInDoubt(t *testing.T, opts *rwlock.Options, upgrade bool, late ti
 		must.OK(t, must.Get(acquire(ctx))(t).Release(ctx))
 	}
 	lease = must.Get(acquire(ctx))(t)
+	time.Sleep(20 * time.Second)
 	s.SlowAnswers(late)
 	brief, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
 	defer cancel()
@@ -150,15 +145,162 @@ func conversionInDoubt(t *testing.T, opts *rwlock.Options, upgrade bool, late ti
 		lease = next
 	}
 	if again {
+		former := lease
 		lease = must.Get(convert(ctx, lease))(t)
+		must.OK(t, former.Release(ctx)) // such as a deferred one
+		must.OK(t, lease.Err())
 	}
 	must.OK(t, lease.Release(ctx))
-	synctest.Wait()
-	mu.Lock()
-	defer mu.Unlock()
-	for call, n := range held {
-		if n != 0 {
-			t.Errorf("call %d: %+d leases", call, n)
+	c.check(t)
+}
+
+// calls are the calls that the hooks of a keeper were told of.
+type calls struct {
+	mu   sync.Mutex
+	done map[uint64]*call
+}
+
+type call struct {
+	lockkeeper.Event // AcquireDone
+	at               time.Time
+	started, ended   int // of the call, and of its lease
+}
+
+// options are those of a keeper whose hooks count its calls, and compare what happens to a lease with its grant.
+func (c *calls) options(t *testing.T) *lockkeeper.Options {
+	c.done = map[uint64]*call{}
+	on := func(f func(c *call, e lockkeeper.Event)) func(lockkeeper.Event) {
+		return func(e lockkeeper.Event) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			if c.done[e.Request] == nil {
+				c.done[e.Request] = &call{}
+			}
+			f(c.done[e.Request], e)
 		}
 	}
+	same := func(c *call, e lockkeeper.Event) {
+		if lag := time.Since(c.at) - e.Duration; e.Token != c.Token || e.Fence != c.Fence || lag.Abs() > time.Second {
+			t.Errorf("%q with fence %d for %v, but it was granted as %q with fence %d %v ago", e.Token, e.Fence, e.Duration, c.Token, c.Fence, time.Since(c.at))
+		}
+	}
+	end := on(func(c *call, e lockkeeper.Event) {
+		c.ended++
+		same(c, e)
+	})
+	return &lockkeeper.Options{Hooks: lockkeeper.Hooks{
+		AcquireStart: on(func(c *call, _ lockkeeper.Event) { c.started++ }),
+		AcquireDone:  on(func(c *call, e lockkeeper.Event) { c.Event, c.at = e, time.Now() }),
+		Renewed:      on(same), Released: end, Lost: end,
+	}}
+}
+
+// check checks that each call and each lease was reported, once, and returns how many failed.
+func (c *calls) check(t *testing.T) (failed int) {
+	t.Helper()
+	synctest.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for n, call := range c.done {
+		want := 1
+		if call.Err != nil {
+			want = 0
+			failed++
+		}
+		if call.started != 1 || call.ended != want {
+			t.Errorf("call %d, with the error %v, has started %d times, and its lease has ended %d times", n, call.Err, call.started, call.ended)
+		}
+	}
+	return failed
+}
+
+// TestHooksOfDetachedLease: what happens to a retained lease that an upgrade has taken for its own is told of the call that it has it from,
+// although another one has brought it. An upgrade that is refused inside is a call as well.
+func TestHooksOfDetachedLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := lockkeepertest.New(t)
+		var c calls
+		l := must.Get(rwlock.New(s.Keeper(t, c.options(t)), "x", &rwlock.Options{Retain: true}))(t)
+		must.OK(t, must.Get(l.RLock(ctx))(t).Release(ctx)) // it subscribes
+		synctest.Wait()
+		first, second, third := must.Get(l.RLock(ctx))(t), must.Get(l.RLock(ctx))(t), must.Get(l.RLock(ctx))(t)
+		must.OK(t, first.Release(ctx))
+		other := must.Get(must.Get(rwlock.New(s.Keeper(t, nil), "x", nil))(t).RLock(ctx))(t)
+		brief, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		go func() {
+			time.Sleep(time.Millisecond)
+			if _, err := l.Upgrade(ctx, third); !errors.Is(err, rwlock.ErrUpgradeConflict) {
+				t.Errorf("a second upgrade: %v", err)
+			}
+			_ = third.Release(ctx)
+		}()
+		if _, err := l.Upgrade(brief, second); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("an upgrade beside another reader: %v", err)
+		}
+		must.OK(t, other.Release(ctx))
+		time.Sleep(10 * time.Second)
+		s.LoseLease(t, "x")
+		time.Sleep(time.Minute)
+		if err := second.Release(ctx); !errors.Is(err, lockkeeper.ErrLost) {
+			t.Errorf("the lease that was lost: %v", err)
+		}
+		if n := c.check(t); n != 2 {
+			t.Errorf("%d calls have failed, want 2", n)
+		}
+	})
+}
+
+// TestHooksOfConversionThatResolvesDuringClose checks that the lease of a caller has an end if the answer to an upgrade in doubt comes while
+// the keeper is being closed.
+func TestHooksOfConversionThatResolvesDuringClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := lockkeepertest.New(t)
+		var c calls
+		k := s.Keeper(t, c.options(t))
+		l := must.Get(rwlock.New(k, "x", nil))(t)
+		must.OK(t, must.Get(l.Upgrade(ctx, must.Get(l.RLock(ctx))(t)))(t).Release(ctx))
+		read := must.Get(l.RLock(ctx))(t)
+		s.SlowAnswers(1200 * time.Millisecond)
+		brief, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+		defer cancel()
+		if _, err := l.Upgrade(brief, read); err == nil {
+			t.Error("the upgrade was answered")
+		}
+		time.Sleep(2500 * time.Millisecond)
+		o := onClose(func() { time.Sleep(1500 * time.Millisecond) }) // the answer comes meanwhile
+		access.KeeperOf(k).OnClose(&o)
+		_ = k.Close()
+		s.Restore()
+		c.check(t)
+	})
+}
+
+type onClose func()
+
+func (f *onClose) KeeperClosed() { (*f)() }
+
+// TestBreakOfWaitingUpgrade checks that the caller of an upgrade that somebody breaks learns of that, and has its read lease as before.
+func TestBreakOfWaitingUpgrade(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := lockkeepertest.New(t)
+		k, operator := s.Keeper(t, nil), s.Keeper(t, nil)
+		l := must.Get(rwlock.New(k, "x", nil))(t)
+		other, read := must.Get(must.Get(rwlock.New(operator, "x", nil))(t).RLock(ctx))(t), must.Get(l.RLock(ctx))(t)
+		ended := make(chan error, 1)
+		go func() {
+			_, err := l.Upgrade(ctx, read)
+			ended <- err
+		}()
+		time.Sleep(time.Second)
+		waiters := must.Get(admin.Inspect(ctx, operator, rwlock.Kind, "x"))(t).Waiters
+		must.Get(admin.Break(ctx, operator, rwlock.Kind, "x", &admin.BreakOptions{Token: waiters[0].Token, Reason: "test"}))(t)
+		var broken *lockkeeper.BrokenError
+		if err := <-ended; !errors.As(err, &broken) || !errors.Is(err, lockkeeper.ErrNotAcquired) {
+			t.Errorf("the upgrade: %v", err)
+		}
+		must.OK(t, read.Err())
+		must.OK(t, read.Release(ctx))
+		must.OK(t, other.Release(ctx))
+	})
 }

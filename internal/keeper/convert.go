@@ -56,7 +56,10 @@ func (l *Lock) convert(ctx context.Context, t Terms, wait bool) (*lease.Lease, e
 	if err == nil {
 		return h, nil
 	}
-	if c := from.Undoing(); c != nil {
+	c := from.Undoing()
+	if c == nil {
+		from.EndConversion()
+	} else {
 		h, known, lost := l.resolve(ctx, from, c, t)
 		switch {
 		case h != nil:
@@ -68,7 +71,6 @@ func (l *Lock) convert(ctx context.Context, t Terms, wait bool) (*lease.Lease, e
 			return nil, err
 		}
 	}
-	from.EndConversion()
 	switch lost := from.Err(); {
 	case ctx.Err() != nil && lost != nil:
 		err = l.Fail(err, lost)
@@ -78,7 +80,7 @@ func (l *Lock) convert(ctx context.Context, t Terms, wait bool) (*lease.Lease, e
 	case lost != nil:
 		err = l.Fail(lost)
 	case errors.Is(err, server.ErrConflict):
-	case errors.Is(err, server.ErrNotAcquired): // the server does not know the old lease
+	case errors.Is(err, server.ErrNotAcquired) && h.Denied(): // the server does not know the old lease
 		from.LoseRefused()
 		err = l.Fail(from.Err())
 	}

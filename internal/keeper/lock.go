@@ -44,7 +44,7 @@ type Terms struct {
 
 	Sharing     lease.Sharing      // what is to be granted inside by the lease, if the process retains it; nil: nothing
 	Observer    lease.Observer     // else what is told of the lease; nil: nothing
-	Observation *lease.Observation // of a Request: the call, for the observer
+	Observation *lease.Observation // the call, for the observer, which has been told of its start; nil: it is told by Acquire, Try and Convert
 	Health      *server.Health     // of the server, if the caller has its turn in the local queue already; nil: not
 	Since       time.Time          // when the caller came; zero: now
 
@@ -134,19 +134,20 @@ func (l *Lock) acquire(ctx context.Context, t Terms, wait bool, by func(*Lock, c
 	if wait && l.k.longWaits.Bound > 0 {
 		defer l.WatchWait(nil)()
 	}
-	o := l.NewObservation(ctx, t.Flags)
-	t.Observation = o
-	o.Starts()
+	if t.Observation == nil {
+		t.Observation = l.NewObservation(ctx, t.Flags)
+		t.Observation.Starts()
+	}
 	h, err := by(l, ctx, t, wait)
 	if err = l.AlsoEnded(ctx, err); err != nil {
-		o.Ends("", 0, false, err)
+		t.Observation.Ends("", 0, false, err)
 		return nil, err
 	}
-	token := h.Token()
+	token := h.Granted()
 	if l.spec.Limits.clockOnly() { // nothing will be released
 		token = ""
 	}
-	o.Ends(token, h.Fence(), false, nil)
+	t.Observation.Ends(token, h.Fence(), false, nil)
 	return h, nil
 }
 

@@ -86,7 +86,7 @@ func (h *Lease) ResolveInBackground(c *Cleanup, direct bool, use string, call *O
 	}
 	c.await()
 	found := c.Lease()
-	if found != nil && h.Err() == nil {
+	if found != nil && h.Err() == nil && found.Err() == nil {
 		return found, true
 	} else if found != nil {
 		found.Abandon()
@@ -163,7 +163,8 @@ func (h *Lease) HandOver(next *Lease, call *Observation) *Lease {
 	next.former, next.observation = nil, call
 	next.Mu.Unlock()
 	h.endAs(server.ErrReleased)
-	h.observe(Released, h.held(), nil)
+	h.next.Store(nil) // what the holder of h does from now on is not for next
+	h.observe(Released, nil)
 	return next
 }
 
@@ -272,3 +273,6 @@ func (h *Lease) convertedBy(kind claim.Kind) {
 	h.Mu.Unlock()
 	a.finish(h, h.lock.d.Transport.Send)
 }
+
+// Denied reports whether the server has refused the request. It may be called on nil.
+func (h *Lease) Denied() bool { return h != nil && h.claimReason() == claim.ByDenial }

@@ -15,8 +15,7 @@ type actions struct {
 	request     Request         // of the lease; nil: it has none any more
 	ask         *transport.Call // to be sent
 	endContexts func()
-	err         error // with which the lease has ended
-	held        time.Duration
+	err         error    // with which the lease has ended
 	cleanup     *Cleanup // to be sent, or has ended
 	leased      bool     // the request was granted a lease
 	pending     bool     // the request had not ended before
@@ -65,7 +64,7 @@ func (a *actions) begin(h *Lease, now claim.Instant, ev *claim.Event, cause erro
 		a.deliver(h, cause)
 	}
 	if a.End {
-		a.held, a.err = now.Sub(h.Claim.Since()), h.endErrorLocked(cause)
+		a.err = h.endErrorLocked(cause)
 		a.endContexts = h.endLocked(a.err)
 	}
 	if a.Release && h.cleanup == nil {
@@ -176,7 +175,7 @@ func (h *Lease) observeEnd(a *actions) {
 	}
 	switch {
 	case !a.unused:
-		h.observe(what, a.held, err)
+		h.observe(what, err)
 	case h.observer != nil:
 		h.observer.LeaseEvent(what)
 	}

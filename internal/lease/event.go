@@ -62,10 +62,9 @@ type Observation struct {
 	ctx     context.Context
 	request uint64
 	mode    string
-	began   time.Time
 
 	mu    sync.Mutex // guards what follows
-	over  time.Time  // when the call has ended
+	got   time.Time  // when the call has ended or, until then, when it began
 	calls bool       // it has started and has not ended
 	fails bool       // it has failed
 	later []Event    // of leases, while the call is under way
@@ -86,30 +85,24 @@ func (o *Observation) Ends(token string, fence uint64, local bool, err error) {
 		return
 	}
 	ev, now := newEvent(o.lock, AcquireDone, o), time.Now()
-	ev.Token, ev.Fence, ev.Local, ev.Duration, ev.Err = token, fence, local, now.Sub(o.began), err
+	ev.Token, ev.Fence, ev.Local, ev.Duration, ev.Err = token, fence, local, now.Sub(o.got), err
 	o.observe(ev)
 	o.mu.Lock()
 	later := o.later
-	o.over, o.calls, o.fails, o.later = now, false, err != nil, nil
+	o.got, o.calls, o.fails, o.later = now, false, err != nil, nil
 	o.mu.Unlock()
 	for _, ev := range later {
 		o.OfLease(ev)
 	}
 }
 
-// SinceEnd returns how long ago the call has ended.
-func (o *Observation) SinceEnd() time.Duration {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return time.Since(o.over)
-}
-
-// OfLease reports an event of a lease of the call.
+// OfLease reports an event of a lease of the call, with the time since the call got it.
 func (o *Observation) OfLease(ev Event) {
 	if o == nil {
 		return
 	}
 	o.mu.Lock()
+	ev.Duration = time.Since(o.got)
 	now := !o.calls && !o.fails
 	if o.calls {
 		o.later = append(o.later, ev)
@@ -126,8 +119,8 @@ type events struct {
 	calls   atomic.Uint64 // of which it was told
 }
 
-// report passes an event to the observer, if there is one.
-func (es *events) report(ev Event) {
+// Report passes an event to the observer, if there is one.
+func (es *events) Report(ev Event) {
 	if es.observe != nil {
 		es.observe(ev)
 	}

@@ -49,9 +49,6 @@ func (d *Driver) CloseLeases() []*Lease {
 	return slices.Collect(maps.Keys(d.leases))
 }
 
-// Report passes an event to the keeper's observer, if there is one.
-func (d *Driver) Report(ev Event) { d.report(ev) }
-
 // Lock is a lock as its leases know it.
 type Lock struct {
 	server.Lock
@@ -70,14 +67,14 @@ func (l *Lock) NewObservation(ctx context.Context, flags string) *Observation {
 	if l.d.observe == nil {
 		return nil
 	}
-	return &Observation{observe: l.d.observe, lock: &l.Lock, ctx: ctx, request: l.d.calls.Add(1), mode: modeOf(flags), began: time.Now()}
+	return &Observation{observe: l.d.observe, lock: &l.Lock, ctx: ctx, request: l.d.calls.Add(1), mode: modeOf(flags), got: time.Now()}
 }
 
 // Event returns an event of the lock, for a call if o is not nil.
 func (l *Lock) Event(t EventType, o *Observation) Event { return newEvent(&l.Lock, t, o) }
 
 // Observe passes an event to the keeper's observer.
-func (l *Lock) Observe(ev Event) { l.d.report(ev) }
+func (l *Lock) Observe(ev Event) { l.d.Report(ev) }
 
 // ExpectWaiters notes that others probably wait, so that the next release of the name does not begin with the fast script.
 func (l *Lock) ExpectWaiters() { l.FastBackoff.Release.Contended() }
@@ -308,14 +305,14 @@ func (h *Lease) endLocked(err error) (cancel func()) {
 }
 
 // observe reports an event to the observer, and to the keeper's hooks. It is of the lease that the holder was granted, if h continues another.
-func (h *Lease) observe(what EventType, took time.Duration, err error) {
+func (h *Lease) observe(what EventType, err error) {
 	h = h.first()
 	if h.observer != nil && h.observer.LeaseEvent(what) {
 		return
 	}
 	o := h.Observation()
 	ev := h.lock.Event(what, o)
-	ev.Token, ev.Fence, ev.Duration, ev.Err = h.token, h.fence, took, err
+	ev.Token, ev.Fence, ev.Err = h.token, h.fence, err
 	o.OfLease(ev)
 }
 
@@ -331,9 +328,6 @@ func (h *Lease) first() *Lease {
 		h = former
 	}
 }
-
-// held returns for how long the lease has been held.
-func (h *Lease) held() time.Duration { return time.Since(h.Since()) }
 
 // InDoubt reports whether a copy of the request for this lease may still run after its release.
 func (h *Lease) InDoubt() bool {
@@ -359,12 +353,12 @@ func (h *Lease) State() (deadline time.Time, err error) {
 
 // CheckLeak reports the lease if it is held and renewed.
 func (h *Lease) CheckLeak() {
-	h = h.current()
-	h.Mu.Lock()
-	leaked := h.Claim.Active() && !h.lock.Rules.NoRenewal
-	h.Mu.Unlock()
+	last := h.current()
+	last.Mu.Lock()
+	leaked := last.Claim.Active() && !h.lock.Rules.NoRenewal
+	last.Mu.Unlock()
 	if leaked {
-		h.lock.ReportLeak(h.Observation(), h.token, h.fence, h.held())
+		h.lock.ReportLeak(h.Observation(), h.token, h.fence, time.Since(h.Since()))
 	}
 }
 
@@ -418,6 +412,9 @@ func (h *Lease) Observation() *Observation {
 	defer h.Mu.Unlock()
 	return h.observation
 }
+
+// Granted returns the token with which the lease was granted.
+func (h *Lease) Granted() string { return h.token }
 
 // Token returns the identity of the lease.
 func (h *Lease) Token() string { return h.current().token }

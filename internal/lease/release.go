@@ -347,11 +347,12 @@ func (c *Cleanup) end(found bool) {
 	}
 	successor, failure := c.successor, c.failure
 	h.Mu.Unlock()
-	if found && !d.add(h) {
-		h.Abandon()
-	}
+	closed := found && !d.add(h)
 	if successor != nil {
 		successor.settle(c.Lease(), failure)
+	}
+	if closed { // after it is known whose it is
+		_, _ = h.ReleaseBy(d.Transport.Send, successor == nil)
 	}
 	if h.observer != nil {
 		h.observer.CleanedUp()
@@ -457,7 +458,7 @@ func (h *Lease) Complete(ctx context.Context, until time.Time) error {
 	}
 	err = h.await(ctx, c, errNotRecorded)
 	if err == nil || !errors.Is(err, server.ErrLost) {
-		h.observe(Succeeded, h.held(), nil)
+		h.observe(Succeeded, nil)
 	}
 	if err != nil && !errors.Is(err, server.ErrLost) {
 		return &RecordUnknown{h.lock.d.Time(h.releaseUntil()), err}

@@ -47,7 +47,7 @@ func (h *Lease) renewed(call *transport.Call, ms int64, does retain.Renewal) {
 			x.Renewed(h.lock.d.Instant(h.Since()), does, r.Recalled)
 		}
 		h.lock.listen(h.token)
-		h.observe(Renewed, h.held(), nil)
+		h.observe(Renewed, nil)
 	}
 }
 

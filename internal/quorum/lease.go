@@ -172,7 +172,7 @@ func (u *Lease) partRenewed() {
 func (u *Lease) observe(event lease.EventType, err error) {
 	first := u.lock.locks[0]
 	ev := first.Event(event, u.observation)
-	ev.Token, ev.Fence, ev.Duration, ev.Err = u.token, u.Fence(), time.Since(u.since), err
+	ev.Token, ev.Fence, ev.Err = u.token, u.Fence(), err
 	u.observation.OfLease(ev)
 }
 

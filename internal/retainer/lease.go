@@ -134,7 +134,7 @@ func (h *Lease) Release(ctx context.Context) error {
 		h.end(h.Err())
 	}
 	if lost == nil || errors.Is(lost, server.ErrReleased) {
-		h.reportRelease()
+		h.report(lease.Released)
 	}
 	x.leave()
 	if errors.Is(lost, server.ErrReleased) {
@@ -180,13 +180,15 @@ func (h *Lease) Own() *lease.Lease {
 	return h.retention.lease
 }
 
-// reportRelease reports to the observer that the lease was released.
-func (h *Lease) reportRelease() {
+// report reports to the observer that the lease was renewed, lost or released.
+func (h *Lease) report(what lease.EventType) {
 	if h.observation != nil {
-		l := h.retention.of.lock
-		ev := l.Event(lease.Released, h.observation)
-		ev.Token, ev.Fence, ev.Local, ev.Duration = h.Token(), h.Fence(), true, h.observation.SinceEnd()
-		l.Observe(ev)
+		ev := h.retention.of.lock.Event(what, h.observation)
+		ev.Token, ev.Fence, ev.Local = h.retention.lease.Granted(), h.Fence(), true
+		if what == lease.Lost {
+			ev.Err = h.Err()
+		}
+		h.observation.OfLease(ev)
 	}
 }
 
@@ -197,8 +199,13 @@ func Convert(ctx context.Context, l *keeper.Lock, from *Lease, t keeper.Terms) (
 	if x := from.retention.of.lock; !x.Same(l.AtServer()) {
 		return nil, server.Invalid("the lease is of %s %q, of another keeper or another lock than %q; pass a lease of this lock", l.Kind(), from.Name(), l.Name())
 	}
+	t.Observation = l.NewObservation(ctx, t.Flags)
+	t.Observation.Starts()
+	stop := l.WatchWait(nil)
 	own, err := from.detach(ctx, l)
+	stop()
 	if err != nil {
+		t.Observation.Ends("", 0, false, err)
 		return nil, err
 	}
 	return l.Convert(ctx, own, t)
@@ -229,8 +236,10 @@ func (h *Lease) detach(ctx context.Context, l *keeper.Lock) (*lease.Lease, error
 	x.unlock(&out)
 
 	var err error
+	var again <-chan time.Time
 	for own := false; !own && err == nil; {
 		select {
+		case <-again:
 		case <-alone:
 		case <-ctx.Done():
 			err = l.Fail(server.ErrNotAcquired, ctx.Err())
@@ -248,7 +257,8 @@ func (h *Lease) detach(ctx context.Context, l *keeper.Lock) (*lease.Lease, error
 		x.alone = alone
 		switch {
 		case err != nil || !x.state.Alone(x.Hold, l.Keeper().Now(), &out):
-		case !x.Certain(): // it has ended just now, or ends soon: wait for Done
+		case !x.Certain(): // it has ended just now or ends soon, unless a renewal is answered
+			again = time.After(10 * time.Millisecond)
 		case h.state.CompareAndSwap(localHeld, localDetached):
 			x.state.Detach(&out)
 			own = true

@@ -211,18 +211,15 @@ func (x *retention) Unused(now claim.Instant, ttl time.Duration) bool {
 	return unused
 }
 
-// LeaseEvent reports a release itself: it is of the call that the lease belongs to, or, of a lease that belongs to several, of none.
+// LeaseEvent reports what happens to a lease that belongs to one call. The release of one that belongs to several is of none of them.
 func (x *retention) LeaseEvent(what lease.EventType) (own bool) {
-	if what != lease.Released {
-		return false
-	}
 	x.of.mu.Lock()
 	h, detached := x.upgrader, x.state.State() == retain.Detached
 	x.of.mu.Unlock()
 	if detached {
-		h.reportRelease()
+		h.report(what)
 	}
-	return true
+	return detached || what == lease.Released
 }
 
 // CleanedUp implements lease.Observer.
