@@ -28,6 +28,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"reflect"
 	"sync"
 	"time"
 
@@ -53,7 +54,7 @@ var _ lock.Locker = (*Locker)(nil)
 // New returns a Locker that uses a lock of any kind that one holder has at a time. All processes that migrate the same database
 // must use the same lock. It sends nothing. The error is [lockkeeper.ErrInvalid] if the locker is nil.
 func New(locker lockkeeper.Locker) (*Locker, error) {
-	if locker == nil {
+	if v := reflect.ValueOf(locker); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
 		return nil, fmt.Errorf("gooselock: %w: the locker is nil", lockkeeper.ErrInvalid)
 	}
 	return &Locker{locker: locker, turn: make(chan struct{}, 1)}, nil

@@ -361,6 +361,9 @@ func TestKeeperClosed(t *testing.T) {
 }
 
 func TestNilLocker(t *testing.T) {
+	if _, err := gooselock.New((*mutex.Mutex)(nil)); !errors.Is(err, lockkeeper.ErrInvalid) {
+		t.Error(err)
+	}
 	if _, err := gooselock.New(nil); !errors.Is(err, lockkeeper.ErrInvalid) {
 		t.Errorf("%v", err)
 	}

@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"sync"
 	"time"
 
@@ -81,6 +82,12 @@ type Driver struct {
 
 var _ database.Driver = (*Driver)(nil)
 
+// isNil reports whether a locker is nil or a nil pointer.
+func isNil(l lockkeeper.Locker) bool {
+	v := reflect.ValueOf(l)
+	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
+}
+
 // Wrap returns a driver that also locks the locker, which must be exclusive: for example a [mutex.Mutex] or a [fair.Lock], and
 // not permits of a semaphore. It sends nothing. The error is [lockkeeper.ErrInvalid] if the driver or the locker is nil, or an
 // option is out of range.
@@ -91,7 +98,7 @@ func Wrap(driver database.Driver, locker lockkeeper.Locker, opts *Options) (*Dri
 	switch {
 	case driver == nil:
 		return nil, fmt.Errorf("migratelock: %w: the driver is nil", lockkeeper.ErrInvalid)
-	case locker == nil:
+	case isNil(locker):
 		return nil, fmt.Errorf("migratelock: %w: the locker is nil", lockkeeper.ErrInvalid)
 	}
 	o, err := opts.withDefaults()

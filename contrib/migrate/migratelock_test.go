@@ -378,7 +378,9 @@ func TestOptionsChecked(t *testing.T) {
 		}
 		_, err = migratelock.Wrap(nil, lock, nil)
 		wants(t, err, lockkeeper.ErrInvalid)
-		_, err = migratelock.Wrap(own, nil, nil)
-		wants(t, err, lockkeeper.ErrInvalid)
+		for _, missing := range []lockkeeper.Locker{nil, (*fair.Lock)(nil)} {
+			_, err = migratelock.Wrap(own, missing, nil)
+			wants(t, err, lockkeeper.ErrInvalid)
+		}
 	})
 }
