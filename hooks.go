@@ -39,7 +39,8 @@ type Hooks struct {
 	LimitChanged func(Event)
 	// Recalled is called when a lease that the process retained (Retain in the Options of rwlock, mutex and semaphore) was released because
 	// somebody else asked for the lock. Duration is the time since the process learned of that. For a retained lease Renewed,
-	// and Lost if it is lost, are called once, however many callers share it; Released is called for each of them.
+	// and Lost if it is lost, are called once, however many callers share it; Released is called for each of them, when it releases,
+	// also after Close.
 	Recalled func(Event)
 	// Leaked is called when the garbage collector finds that no reference is left to a Lease, or to a context of it, that was neither
 	// released nor lost: the caller forgot to release it. Duration is the time since the grant. The first one is logged as a warning

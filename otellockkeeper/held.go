@@ -24,21 +24,22 @@ type held struct {
 
 type heldShard struct {
 	mu     sync.Mutex
-	leases map[string]heldLease
+	leases map[heldLease]int     // callers that share it
 	ended  [endedPerShard]string // the last tokens that ended while not held, or were lost
 	oldest int                   // of ended
 	_      [64]byte              // against false sharing
 }
 
+// heldLease is a lease by its token. One that a downgrade in doubt has left has the token of the write lease, in another series.
 type heldLease struct {
-	of *series
-	n  int // callers that share it
+	token string
+	of    *series
 }
 
 func newHeld() *held {
 	h := &held{seed: maphash.MakeSeed()}
 	for i := range h.shard {
-		h.shard[i].leases = map[string]heldLease{}
+		h.shard[i].leases = map[heldLease]int{}
 	}
 	return h
 }
@@ -55,41 +56,36 @@ func (h *held) add(token string, of *series) bool {
 	if slices.Contains(s.ended[:], token) {
 		return false
 	}
-	l := s.leases[token]
-	l.of = of
-	l.n++
-	s.leases[token] = l
+	s.leases[heldLease{token, of}]++
 	return true
 }
 
-// remove counts one holder less, and returns the series in which it was counted, or nil if it was not.
-func (h *held) remove(token string) *series {
-	s := h.of(token)
+// remove counts one holder less, and reports whether it was counted.
+func (h *held) remove(token string, of *series) bool {
+	s, l := h.of(token), heldLease{token, of}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l, ok := s.leases[token]
-	switch {
-	case !ok:
+	switch n := s.leases[l]; n {
+	case 0:
 		s.endedLocked(token)
-		return nil
-	case l.n == 1:
-		delete(s.leases, token)
+		return false
+	case 1:
+		delete(s.leases, l)
 	default:
-		l.n--
-		s.leases[token] = l
+		s.leases[l] = n - 1
 	}
-	return l.of
+	return true
 }
 
 // drop forgets all holders of a token and returns how many they were.
-func (h *held) drop(token string) (of *series, n int) {
-	s := h.of(token)
+func (h *held) drop(token string, of *series) (n int) {
+	s, l := h.of(token), heldLease{token, of}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l := s.leases[token]
-	delete(s.leases, token)
+	n = s.leases[l]
+	delete(s.leases, l)
 	s.endedLocked(token)
-	return l.of, l.n
+	return n
 }
 
 func (s *heldShard) endedLocked(token string) {

@@ -7,13 +7,13 @@ import (
 
 func TestLeaseThatEndedBeforeItsCallReturned(t *testing.T) {
 	h, s := newHeld(), newSeries(seriesKey{kind: "mutex"})
-	if h.remove("a") != nil {
+	if h.remove("a", s) {
 		t.Error("an unknown lease was counted out")
 	}
 	if h.add("a", s) {
 		t.Error("a lease that had been released was counted")
 	}
-	if of, n := h.drop("b"); of != nil || n != 0 {
+	if h.drop("b", s) != 0 {
 		t.Error("an unknown lease was counted out")
 	}
 	if h.add("b", s) {
@@ -24,10 +24,10 @@ func TestLeaseThatEndedBeforeItsCallReturned(t *testing.T) {
 			t.Error("a shared lease was not counted")
 		}
 	}
-	if h.remove("c") != s {
+	if !h.remove("c", s) {
 		t.Error("a shared lease was not counted out")
 	}
-	if of, n := h.drop("c"); of != s || n != 1 {
+	if n := h.drop("c", s); n != 1 {
 		t.Errorf("%d holders were left", n)
 	}
 }
@@ -38,8 +38,8 @@ func TestStateIsBounded(t *testing.T) {
 	for i := range 100_000 {
 		token := fmt.Sprint(i)
 		h.add(token, s)
-		h.remove(token)
-		h.remove(token) // adopted
+		h.remove(token, s)
+		h.remove(token, s) // adopted
 		p.put(uint64(i), "a", 3)
 	}
 	leases, queued := 0, 0

@@ -330,9 +330,7 @@ func (t *telemetry) lost(e lockkeeper.Event) {
 	reason := reasonOf(&e)
 	t.leasesLost.Add(e.Context, 1, s.lost(reason))
 	t.leaseDuration.Record(e.Context, e.Duration.Seconds(), s.endLost...)
-	if held, n := t.held.drop(e.Token); n > 0 {
-		held.held.Add(int64(-n))
-	}
+	s.held.Add(int64(-t.held.drop(e.Token, s)))
 	if span := trace.SpanFromContext(e.Context); span.IsRecording() {
 		list := append(lockAttributes(&e), attribute.String("lockkeeper.reason", reason), attribute.Int64("lockkeeper.fence", int64(e.Fence)))
 		if e.Err != nil {
@@ -343,9 +341,10 @@ func (t *telemetry) lost(e lockkeeper.Event) {
 }
 
 func (t *telemetry) released(e lockkeeper.Event) {
-	t.leaseDuration.Record(e.Context, e.Duration.Seconds(), t.of(&e).endReleased...)
-	if held := t.held.remove(e.Token); held != nil {
-		held.held.Add(-1)
+	s := t.of(&e)
+	t.leaseDuration.Record(e.Context, e.Duration.Seconds(), s.endReleased...)
+	if t.held.remove(e.Token, s) {
+		s.held.Add(-1)
 	}
 }
 

@@ -615,3 +615,23 @@ func TestGaugesReturnToZero(t *testing.T) {
 	s.Flush(t)
 	o.require(t, []string{"leases.held", "requests.waiting"}, nil)
 }
+
+// TestDowngradeInDoubtIsCountedOut: the lease that a downgrade in doubt returns has the token of the write lease.
+func TestDowngradeInDoubtIsCountedOut(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *lockkeepertest.Server, o *telemetry) {
+		ctx := context.Background()
+		l := must(rwlock.New(o.keeper(t, s, nil), "a", nil))
+		must(0, must(l.Downgrade(ctx, must(l.Lock(ctx)))).Release(ctx)) // the server knows the scripts from now on
+		write := must(l.Lock(ctx))
+		time.Sleep(20 * time.Second)
+		s.SlowAnswers(3 * time.Second)
+		brief, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+		defer cancel()
+		read := must(l.Downgrade(brief, write))
+		o.require(t, []string{"leases.held"}, map[string]string{"leases.held{kind=rwlock,mode=read}": "1"})
+		s.Restore()
+		time.Sleep(12 * time.Second)
+		must(0, read.Release(ctx))
+		o.require(t, []string{"leases.held", "requests.waiting"}, nil)
+	})
+}
