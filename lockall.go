@@ -3,6 +3,8 @@ package lockkeeper
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
@@ -65,7 +67,9 @@ func acquireAll(ctx context.Context, lockers []Locker, acquire func(Locker, cont
 		}
 		if last := n == len(keys)-1; last || err != nil || waiting.Err() != nil {
 			if lost := all.ended(); lost != nil && (err == nil || ctx.Err() == nil) {
-				err = lost
+				if err = lost; !errors.Is(lost, ErrLost) { // only Close has released it
+					err = fmt.Errorf("lockkeeper: %w: %w", ErrClosed, lost)
+				}
 			}
 		}
 		if err == nil && lease == nil {

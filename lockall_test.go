@@ -150,7 +150,7 @@ func TestLockAllReleasesWhatItHasAcquired(t *testing.T) {
 				s.RequireHeld(t, "a")
 				s.RequireWaiting(t, "b", 1)
 				c.fault(t, s, k, cancel)
-				if err := <-result; !errors.Is(err, c.want) && (name != "closed" || !errors.Is(err, lockkeeper.ErrReleased)) {
+				if err := <-result; !errors.Is(err, c.want) {
 					t.Errorf("LockAll: %v", err)
 				}
 				s.RequireFree(t, "a")
@@ -306,4 +306,24 @@ func TestLockAllNeverDeadlocks(t *testing.T) {
 			t.Fatalf("repeat with -args -lockall-seed=%d", seed)
 		}
 	}
+}
+
+// TestLockAllOfClosedKeeper: while LockAll waits for b, the keeper of a, which it holds, is closed.
+func TestLockAllOfClosedKeeper(t *testing.T) {
+	onServer(t, func(t *testing.T, s *lockkeepertest.Server) {
+		held := must.Get(kindsOf(t, s.Keeper(t, nil), "b").fair.Lock(t.Context()))(t)
+		defer held.Release(t.Context())
+		k, l := s.Keeper(t, nil), s.Keeper(t, nil)
+		result := make(chan error, 1)
+		go func() {
+			_, err := lockkeeper.LockAll(t.Context(), kindsOf(t, k, "a").fair, kindsOf(t, l, "b").fair)
+			result <- err
+		}()
+		s.RequireHeld(t, "a")
+		s.RequireWaiting(t, "b", 1)
+		_ = k.Close()
+		if err := <-result; !errors.Is(err, lockkeeper.ErrClosed) {
+			t.Errorf("LockAll: %v", err)
+		}
+	})
 }
