@@ -40,13 +40,19 @@ func (o *options) runOnce(parent context.Context, k *lockkeeper.Keeper, name, pa
 		return nil, 0, err
 	}, false)
 	defer waiting.stop()
+	notices := waiting.text // nil when the wait is over
 	var code, lost error
 	var interrupt os.Signal
 	for {
 		select {
 		case lease := <-started: // in this goroutine, because supervise binds the command to its thread
+			if interrupt != nil { // it was granted just then
+				ended <- errInterrupted
+				continue
+			}
 			code, lost = o.supervise(path, command, lease, signals)
 			waiting.stop()
+			notices = nil
 			time.AfterFunc(releaseTimeout, cancel)
 			switch {
 			case lost != nil:
@@ -61,16 +67,19 @@ func (o *options) runOnce(parent context.Context, k *lockkeeper.Keeper, name, pa
 			}
 		case <-waiting.due:
 			waiting.query(ctx)
-		case text := <-waiting.text:
+		case text := <-notices:
 			waiting.print(text)
 		case r := <-done:
-			if interrupt != nil && r.Outcome == once.None {
+			if interrupt != nil && (r.Outcome == once.None || errors.Is(r.err, errInterrupted)) {
 				return &exit.Error{Code: 128 + int(interrupt.(syscall.Signal))}
 			}
 			return onceError(name, r.Result, r.err, code, lost)
 		}
 	}
 }
+
+// errInterrupted makes once release a job that was granted while a signal ended the wait.
+var errInterrupted = errors.New("interrupted")
 
 // onceError reports the outcome and returns the error of run. Code is the exit code of the command, and lost is set if the lock
 // was lost while the command ran.

@@ -1,0 +1,35 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
+	"github.com/lockkeeper/lockkeeper/lockkeepertest"
+)
+
+// TestOnceInterruptedAtTheGrant: a signal that comes when the lease was granted, and the command was not started yet.
+func TestOnceInterruptedAtTheGrant(t *testing.T) {
+	s := lockkeepertest.New(t)
+	signals := make(chan os.Signal, 16)
+	k := s.Keeper(t, &lockkeeper.Options{Hooks: lockkeeper.Hooks{AcquireDone: func(lockkeeper.Event) {
+		signals <- syscall.SIGTERM
+		time.Sleep(50 * time.Millisecond) // until the loop has received it
+	}}})
+	started := filepath.Join(t.TempDir(), "started")
+	o := options{oncePer: time.Hour, ttl: 30 * time.Second, grace: time.Second}
+	err := o.runOnce(context.Background(), k, "job", "/bin/sh", []string{"sh", "-c", "trap '' TERM; echo > " + started + "; sleep 0.1"}, signals)
+	if _, e := os.Stat(started); e == nil {
+		t.Error("the command was started after the interrupt")
+	}
+	var code *exit.Error
+	if !errors.As(err, &code) || code.Code != 128+int(syscall.SIGTERM) {
+		t.Errorf("%#v: %v", code, err)
+	}
+}
