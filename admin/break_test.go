@@ -616,3 +616,25 @@ func TestBreakInvalid(t *testing.T) {
 		}
 	}
 }
+
+// TestBreakHolderWithNote: the message of a break reaches a lease that was acquired with a note.
+func TestBreakHolderWithNote(t *testing.T) {
+	s := miniredis.RunT(t)
+	holder, ops := onEmbedded(t, s), onEmbedded(t, s)
+	for _, note := range []string{"", "job 7"} {
+		l := must(mutex.New(holder.Keeper, "x", &mutex.Options{TTL: time.Minute, NoRenewal: true}))
+		lease := must(l.TryLock(lockkeeper.WithNote(background, note)))
+		for len(s.PubSubChannels("")) == 0 { // the keeper subscribes when it is granted its first lease
+			time.Sleep(time.Millisecond)
+		}
+		r := must(admin.Break(background, ops.Keeper, mutex.Kind, "x", &admin.BreakOptions{Token: lease.Token()}))
+		if r.Notified != 1 {
+			t.Errorf("note %q: %d notified", note, r.Notified)
+		}
+		select {
+		case <-lease.Done():
+		case <-time.After(2 * time.Second):
+			t.Errorf("note %q: the holder was told, but its lease has not ended after 2 s; its deadline is in %v", note, time.Until(lease.Deadline()))
+		}
+	}
+}

@@ -109,11 +109,11 @@ func (d *Driver) logBroken(l *Lock, token, what string, b protocol.Breaker) {
 
 // leasesOf returns the leases of a serial. It looks at all leases, because breaks are rare.
 func (d *Driver) leasesOf(serial string) (list []*Lease) {
-	start := d.ID() + ":" + serial + ":"
+	start := d.ID() + ":" + serial
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for h := range d.leases {
-		if strings.HasPrefix(h.token, start) {
+		if rest, found := strings.CutPrefix(h.token, start); found && rest != "" && (rest[0] == ':' || rest[0] == '~') { // a note may follow
 			list = append(list, h)
 		}
 	}
