@@ -9,6 +9,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/server"
+	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
@@ -115,4 +116,20 @@ func TestExtendBeyondMetadataTTLKeepsLease(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestExtendRefusedAsContextEnds: an Extend that is refused returns as its context ends, also while the server is asked for the reason.
+func TestExtendRefusedAsContextEnds(t *testing.T) {
+	inBubble(t, func(s *fixture) {
+		h := s.hold("x")
+		s.mini.Del(s.lock("x").Key())
+		s.net.Break(lua.Mutex.Inspect.SHA, 1, faultnet.SwallowReply)
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+		defer cancel()
+		err := h.Extend(ctx, ttl)
+		deadline, _ := ctx.Deadline()
+		if d := time.Since(deadline); d > 50*time.Millisecond {
+			t.Errorf("it returned %v after the end of its context: %v", d, err)
+		}
+	})
 }

@@ -154,7 +154,9 @@ func (h *Lease) tryExtend(ctx context.Context, ttl time.Duration, check func() e
 		if h.isConverting() {
 			return errConverting
 		}
-		<-h.Done()
+		if !server.WaitFor(ctx, h.Done()) { // as it is not known yet why it is lost
+			return h.lock.Fail(server.ErrLost, ErrNotHeld, ctx.Err())
+		}
 	}
 	if lost := h.Err(); lost != nil {
 		return h.lock.Fail(lost)
