@@ -156,7 +156,7 @@ func (u *Lease) fenceRaised(i int, part *lease.Lease, fence int64, err error) {
 	switch {
 	case err == nil:
 		s.fenceFloor = max(s.fenceFloor, fence)
-	case !ended && !keep:
+	case !ended:
 		s.part, s.inDoubt = nil, true // see answered
 	}
 	u.mu.Unlock()

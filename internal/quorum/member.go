@@ -96,7 +96,11 @@ func (u *Lease) answered(i int, r *keeper.TokenRequest, part *lease.Lease, retry
 	u.mu.Lock()
 	s := &u.members[i]
 	if s.state != memberAsking || s.request != r {
+		late := part != nil && r != nil && s.part != part && u.state.ended()
 		u.mu.Unlock()
+		if late {
+			part.Abandon() // granted as the request was given up: onTimer has not found it
+		}
 		return
 	}
 	s.state, s.part, s.retryAfter, s.err = memberGranted, part, retryAfter, nil
@@ -105,8 +109,8 @@ func (u *Lease) answered(i int, r *keeper.TokenRequest, part *lease.Lease, retry
 	}
 	ended, keep := u.state.ended(), u.keepsPartsLocked()
 	failed := part == nil && r != nil
-	if failed && !ended && r.Drop(err) {
-		s.inDoubt = true
+	if !ended && (failed && r.Drop(err) || part == nil && r == nil && !errors.Is(err, server.ErrLost)) {
+		s.inDoubt = true // an adoption may fail although the server has the token
 	}
 	ttl := u.ttl
 	u.mu.Unlock()
@@ -189,6 +193,9 @@ func (u *Lease) onTimer(now time.Time) {
 func (u *Lease) cleanUp() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	if u.keepsPartsLocked() {
+		return
+	}
 	until := time.Now().Add(max(u.lock.spec.TTL, u.ttl))
 	for i, l := range u.lock.locks {
 		if s := &u.members[i]; s.inDoubt && !s.unanswered() && s.part == nil && s.cleanup == nil {
