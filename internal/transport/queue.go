@@ -101,11 +101,10 @@ func (q *nodeQueue) add(call *Call) {
 // is one, sharing a pipeline is cheaper.
 func (q *nodeQueue) sendInline(call *Call) bool {
 	q.mu.Lock()
-	if q.closed || q.inFlight > 0 || q.queuedLocked() > 0 {
+	if q.closed || q.inFlight > 0 || q.queuedLocked() > 0 || !call.take() { // a call that was withdrawn ends in the queue
 		q.mu.Unlock()
 		return false
 	}
-	call.take()
 	q.active++
 	q.t.senders.Add(1) // Close does not wait yet: it closes the queues first
 	s := q.inline

@@ -1052,3 +1052,28 @@ func TestGiveUp(t *testing.T) {
 		}
 	})
 }
+
+// TestWithdrawBeforeInlineSend withdraws a call that is about to be sent inline, between its being marked as queued and its being taken.
+func TestWithdrawBeforeInlineSend(t *testing.T) {
+	inBubble(t, func(p *fixture) {
+		p.loadScript()
+		call, done := newCall(counterScript)
+		q := p.queues[nil]
+		q.mu.Lock()
+		go p.SendInline(call)
+		for call.state.Load() != callQueued {
+			runtime.Gosched() // sendInline waits for the mutex, which does not let the time of the bubble pass
+		}
+		withdrawn := call.Withdraw()
+		q.mu.Unlock()
+		synctest.Wait()
+		c := <-done
+		if !withdrawn {
+			t.Fatal("not withdrawn")
+		}
+		if OutcomeOf(c.Err) != NotSent {
+			t.Errorf("Withdraw returned true, but the call was sent: reply %v, error %v", c.Reply, c.Err)
+		}
+		p.checkRuns("0")
+	})
+}
