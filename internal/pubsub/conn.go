@@ -13,6 +13,7 @@ type conn struct {
 	subscriber *Subscriber
 	node       *redis.Client // the node of a cluster; nil on a single server
 	sub        *redis.PubSub
+	since      time.Time
 	receiving  bool // set by the goroutine that subscribes
 
 	subscribing bool // a command to subscribe is being sent, during which go-redis has a mutex locked; guarded by subscriber.mu
@@ -30,7 +31,7 @@ func (s *Subscriber) connTo(node *redis.Client) *conn {
 			return c
 		}
 	}
-	c := &conn{subscriber: s, node: node}
+	c := &conn{subscriber: s, node: node, since: time.Now()}
 	if node != nil {
 		c.sub = node.SSubscribe(s.closing)
 	} else {
@@ -52,7 +53,10 @@ func (s *Subscriber) discardLocked(c *conn) {
 		return
 	}
 	delete(s.conns, c)
-	s.failures++
+	if s.shortLived++; time.Since(c.since) >= time.Second {
+		s.shortLived = 0
+	}
+	s.failures = max(s.failures+1, s.shortLived)
 	s.cfg.Client.Reload(s.closing)
 	if !c.subscribing { // else subscribeOn closes it
 		s.wg.Go(func() { _ = c.sub.Close() }) // may block while go-redis is reconnecting

@@ -51,6 +51,7 @@ type Subscriber struct {
 	conns        map[*conn]struct{}
 	sweptAt      time.Time
 	failures     int  // connections lost, and failed node lookups, since the last acknowledgement
+	shortLived   int  // connections lost, one after the other, that were used for less than a second
 	reconnecting bool // a goroutine is in reconnect
 	closed       bool
 	closing      context.Context
@@ -265,7 +266,7 @@ func (s *Subscriber) reconnectLocked() {
 }
 
 // reconnect assigns connections until every channel has one. It does so at once after a first failure, and with backoff
-// while failures follow each other without an acknowledgement in between.
+// while failures follow each other without an acknowledgement in between, or within a second.
 func (s *Subscriber) reconnect() {
 	for {
 		unassigned, failures := s.unassigned()

@@ -487,3 +487,32 @@ func TestRetainedChannelIsSubscribed(t *testing.T) {
 		t.Errorf("%d queues use the channel", refs)
 	}
 }
+
+// TestReconnectBackoffAfterAcknowledgements: connections that break right after the acknowledgement are not replaced without pauses.
+func TestReconnectBackoffAfterAcknowledgements(t *testing.T) {
+	inBubble(t, func(r *fixture) {
+		r.mustSubscribe("c")
+		r.resumed = make(chan string, 1_000_000)
+		go func() { time.Sleep(5 * time.Second); r.mini.Server().SetPreHook(nil) }()
+		r.mini.Server().SetPreHook(func(c *server.Peer, cmd string, args ...string) bool {
+			if cmd != "SUBSCRIBE" {
+				return false
+			}
+			time.Sleep(time.Millisecond)
+			c.WritePushLen(3)
+			c.WriteBulk("subscribe")
+			c.WriteBulk(args[0])
+			c.WriteInt(1)
+			c.Flush()
+			time.Sleep(time.Millisecond)
+			c.Close()
+			return true
+		})
+		r.dials.Store(0)
+		r.Replace("c")
+		time.Sleep(6 * time.Second)
+		if n := r.dials.Load(); n > 50 {
+			t.Errorf("%d connections in 5 s", n)
+		}
+	})
+}
