@@ -492,7 +492,6 @@ func TestRetainedChannelIsSubscribed(t *testing.T) {
 func TestReconnectBackoffAfterAcknowledgements(t *testing.T) {
 	inBubble(t, func(r *fixture) {
 		r.mustSubscribe("c")
-		r.resumed = make(chan string, 1_000_000)
 		go func() { time.Sleep(5 * time.Second); r.mini.Server().SetPreHook(nil) }()
 		r.mini.Server().SetPreHook(func(c *server.Peer, cmd string, args ...string) bool {
 			if cmd != "SUBSCRIBE" {
