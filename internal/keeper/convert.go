@@ -56,10 +56,8 @@ func (l *Lock) convert(ctx context.Context, t Terms, wait bool) (*lease.Lease, e
 	if err == nil {
 		return h, nil
 	}
-	c := from.Undoing()
-	if c == nil {
-		from.EndConversion()
-	} else {
+	settled := false
+	if c := from.Undoing(); c != nil {
 		h, known, lost := l.resolve(ctx, from, c, t)
 		switch {
 		case h != nil:
@@ -70,6 +68,10 @@ func (l *Lock) convert(ctx context.Context, t Terms, wait bool) (*lease.Lease, e
 		if !known && from.Err() == nil {
 			return nil, err
 		}
+		settled = known && lost == nil
+	}
+	if !settled {
+		from.EndConversion()
 	}
 	switch lost := from.Err(); {
 	case ctx.Err() != nil && lost != nil:
