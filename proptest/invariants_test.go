@@ -239,6 +239,9 @@ func (w *world) checkLive(v *view, holds map[int]bool) {
 				since = t
 			}
 		}
+		if q.origin != nil && q.queuedAt.After(since) {
+			since = q.queuedAt // it may have left the queue just now, with its origin
+		}
 		took := now.Sub(since)
 		switch {
 		case q.try || q.adopts != nil || q.origin != nil && !q.queued && !holds[q.n]:

@@ -44,6 +44,7 @@ type request struct {
 	healthySince     time.Time     // since when it is healthy; zero: it is not
 	positionKnown    bool          // it was healthy once, so its keeper knows its position
 	leftQueue        bool          // it was seen outside the queue while waiting
+	queuedAt         time.Time     // when it was last seen in the queue
 	staleAt          time.Time     // when it was outside the queue because of a stale subscription
 	holdingSince     time.Time     // since when it has held a lease without knowing it
 	longest          time.Duration // the maximum of its lease; 0: the ttl
@@ -465,7 +466,7 @@ func (w *world) checkState() {
 			continue
 		}
 		if q.queued {
-			q.token = v.queue[i].token
+			q.token, q.queuedAt = v.queue[i].token, now
 		}
 		if q.cancelOnThaw && q.p.state != frozen {
 			quit = append(quit, q)
