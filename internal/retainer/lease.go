@@ -172,6 +172,20 @@ func (h *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	return x.lease.ExtendIf(ctx, ttl, suits) // others may have entered, or extended it, since it was looked at
 }
 
+// awaitAlone returns when one of the channels is ready, or with the error that ends the wait for them.
+func (h *Lease) awaitAlone(ctx context.Context, l *keeper.Lock, alone <-chan struct{}, again <-chan time.Time) error {
+	select {
+	case <-alone:
+	case <-again:
+	case <-h.Done():
+	case <-ctx.Done():
+		return l.Fail(server.ErrNotAcquired, ctx.Err())
+	case <-l.Keeper().Closing().Done():
+		return l.Fail(server.ErrClosed)
+	}
+	return l.FailIf(h.Err())
+}
+
 // Own returns the lease at the server if the caller of an upgrade was given it for its own, else nil.
 func (h *Lease) Own() *lease.Lease {
 	if h.state.Load() != localDetached {
@@ -238,19 +252,7 @@ func (h *Lease) detach(ctx context.Context, l *keeper.Lock) (*lease.Lease, error
 	var err error
 	var again <-chan time.Time
 	for own := false; !own && err == nil; {
-		select {
-		case <-again:
-		case <-alone:
-		case <-ctx.Done():
-			err = l.Fail(server.ErrNotAcquired, ctx.Err())
-		case <-l.Keeper().Closing().Done():
-			err = l.Fail(server.ErrClosed)
-		case <-h.Done():
-			err = l.Fail(h.Err())
-		}
-		if lost := h.Err(); err == nil && lost != nil {
-			err = l.Fail(lost)
-		}
+		err = h.awaitAlone(ctx, l, alone, again)
 		out = retain.Effects{}
 		alone = make(chan struct{})
 		r.mu.Lock()

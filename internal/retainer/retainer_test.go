@@ -79,6 +79,15 @@ func (s *fixture) retaining(name string, change ...func(*keeper.Spec)) *Lock {
 	return l
 }
 
+// subscribed returns a lock to whose channel the keeper is subscribed, so that the next lease is retained.
+func (s *fixture) subscribed(change ...func(*keeper.Spec)) *Lock {
+	s.Helper()
+	l := s.retaining("x", change...)
+	s.must(s.read(l).Release(context.Background()))
+	synctest.Wait()
+	return l
+}
+
 // read acquires a read lease.
 func (s *fixture) read(l *Lock) lifecycle.Handle {
 	s.Helper()
@@ -91,9 +100,7 @@ func (s *fixture) read(l *Lock) lifecycle.Handle {
 // learns of it, and that it is released when that reader leaves.
 func TestLeaseEndsWhileItIsOpened(t *testing.T) {
 	inBubble(t, func(s *fixture) {
-		l := s.retaining("x")
-		s.must(s.read(l).Release(context.Background())) // it subscribes
-		synctest.Wait()
+		l := s.subscribed()
 		r := l.find()
 		x := r.begin()
 		h, err := l.lock.Acquire(context.Background(), keeper.Terms{Flags: protocol.FlagRead + protocol.FlagRetained, Sharing: x})
@@ -124,9 +131,7 @@ func TestLeaseEndsWhileItIsOpened(t *testing.T) {
 // goroutine that has ended that reaches this one.
 func TestLeaseEndsWithTheRetainedLease(t *testing.T) {
 	inBubble(t, func(s *fixture) {
-		l := s.retaining("x")
-		s.must(s.read(l).Release(context.Background())) // it subscribes
-		synctest.Wait()
+		l := s.subscribed()
 		h := s.read(l).(*Lease)
 		done, ctx := h.Done(), h.Context(context.Background())
 		h.retention.End()
@@ -151,9 +156,7 @@ func TestLeaseEndsWithTheRetainedLease(t *testing.T) {
 // that for its own: nobody would report its release.
 func TestUpgradeGetsNoLeaseThatHasEnded(t *testing.T) {
 	inBubble(t, func(s *fixture) {
-		l := s.retaining("x")
-		s.must(s.read(l).Release(context.Background())) // it subscribes
-		synctest.Wait()
+		l := s.subscribed()
 		h, _ := s.read(l).(*Lease), s.read(l)
 		upgraded := make(chan error)
 		go func() {
@@ -224,9 +227,7 @@ func TestReleaseAfterExtendToLess(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			inBubble(t, func(s *fixture) {
-				l := s.retaining("x", change, func(spec *keeper.Spec) { spec.TTL = retain.MaxTTL })
-				s.must(s.read(l).Release(context.Background())) // it subscribes
-				synctest.Wait()
+				l := s.subscribed(change, func(spec *keeper.Spec) { spec.TTL = retain.MaxTTL })
 				s.must(s.read(l).Release(context.Background()))
 				h := s.read(l).(*Lease)
 				s.must(h.Extend(context.Background(), retain.MaxTTL/5))
@@ -247,9 +248,7 @@ func TestReleaseAfterExtendToLess(t *testing.T) {
 // was sent does not say that no recall was lost: one may have been between its run and the later subscription.
 func TestRenewalConfirmsSubscriptionOnWhichItWasSent(t *testing.T) {
 	inBubble(t, func(s *fixture) {
-		l := s.retaining("x")
-		s.must(s.read(l).Release(context.Background())) // it subscribes
-		synctest.Wait()
+		l := s.subscribed()
 		h := s.read(l)
 		enters := func() bool {
 			inside := l.find().enter(context.Background())
