@@ -323,11 +323,11 @@ func (m *model) answerHeartbeat(w *world, k int) {
 			again.places[r] = out.Place
 		}
 	}
-	if !p.stray {
+	if !p.dropped {
 		var out queue.Effects
 		p.queue.Answered(&rules, w.instant(), len(list), unknown, again.requests != 0, a.RetryIn, a.More, &out)
 	}
-	p.heartbeat, p.stray = slot{}, false
+	p.heartbeat, p.dropped = slot{}, false
 	if again.requests != 0 {
 		p.heartbeat = slot{call: m.srv.call(again), sent: w.tick}
 	}

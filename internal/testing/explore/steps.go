@@ -275,10 +275,10 @@ func (m *model) apply(w *world, s step) {
 			}
 		}
 		m.leaveLate(w, &p.heartbeat)
-		if !p.stray {
+		if !p.dropped {
 			w.tell(i, func(q *queue.Queue, out *queue.Effects) { q.Failed(&rules, w.instant(), true, 0, out) })
 		}
-		p.stray = false
+		p.dropped = false
 	case stepMessage:
 		id := w.messages[i]
 		w.messages[i] = 0

@@ -11,7 +11,7 @@ import (
 type waiters struct {
 	queue     queue.Queue
 	heartbeat slot
-	stray     bool // the heartbeat under way is of waiters who have all left, so the queue knows nothing of it
+	dropped   bool // the queue was dropped while the heartbeat was under way, and knows nothing of it
 }
 
 // rules are those of all queues. Heartbeats that fail are sent again without a pause.
@@ -23,7 +23,7 @@ func (w *world) tell(k int, event func(q *queue.Queue, out *queue.Effects)) {
 	var out queue.Effects
 	event(&p.queue, &out)
 	if out.Empty {
-		p.queue, p.stray = queue.Queue{}, p.heartbeat.call != 0
+		p.queue, p.dropped = queue.Queue{}, p.heartbeat.call != 0
 	}
 }
 
