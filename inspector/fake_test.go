@@ -17,6 +17,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
+	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 )
 
 // fake is a source that shows what a test has put into it, and counts what it is asked for.
@@ -201,10 +202,9 @@ func (h *testHandler) do(r *http.Request, status int, says ...string) string {
 
 // browser receives an event stream.
 type browser struct {
-	mu       sync.Mutex
 	header   http.Header
 	status   int
-	got      strings.Builder
+	got      quiet.Buffer
 	deadline time.Time
 	block    chan struct{} // if set, writes wait until it is closed or the deadline has passed
 	cancel   context.CancelFunc
@@ -227,16 +227,10 @@ func (b *browser) Write(p []byte) (int, error) {
 			return 0, errors.New("the deadline has passed")
 		}
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	return b.got.Write(p)
 }
 
-func (b *browser) text() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.got.String()
-}
+func (b *browser) text() string { return b.got.String() }
 
 func (b *browser) events() int { return strings.Count("\n\n"+b.text(), "\n\ndata: ") }
 

@@ -192,7 +192,7 @@ func cancelDuringGrant(w *World) {
 				w.release(lease)
 			}
 		})
-		if r := w.await(ch, 0); r.err == nil {
+		if r := await(w, ch, 0); r.err == nil {
 			w.release(r.lease)
 		} else {
 			w.checkError(r.err, lockkeeper.ErrNotAcquired, context.Canceled)
@@ -298,7 +298,7 @@ func scriptFlush(w *World) {
 		w.awaitWaiters("x", 1)
 		w.must(w.admin.ScriptFlush(w.ctx()).Err())
 		w.release(lease)
-		w.release(w.await(ch, heartbeatInterval).lease)
+		w.release(await(w, ch, heartbeatInterval).lease)
 	}
 	w.checkClean()
 }
@@ -403,7 +403,7 @@ func alwaysLateReplies(w *World) {
 		w.Errorf("%d commands in %v", n, time.Since(start))
 	}
 	for what, call := range map[string]acquire{"Lock": l.Lock, "TryLock": l.TryLock} {
-		if got := w.await(w.start(w.ctx(), call), 20*ttl); got.err == nil {
+		if got := await(w, w.start(w.ctx(), call), 20*ttl); got.err == nil {
 			w.Errorf("%s: it returned an expired lease", what)
 		} else {
 			w.checkError(got.err, lockkeeper.ErrUnavailable)
@@ -425,7 +425,7 @@ func waitDeadline(w *World) {
 	l := w.Process().Lock("x")
 	ctx, cancel := context.WithTimeout(w.ctx(), heartbeatInterval)
 	defer cancel()
-	r := w.await(w.lockAsync(ctx, l), heartbeatInterval)
+	r := await(w, w.lockAsync(ctx, l), heartbeatInterval)
 	w.checkError(r.err, context.DeadlineExceeded, lockkeeper.ErrNotAcquired)
 	w.release(lease)
 	w.checkClean()
@@ -458,7 +458,7 @@ func cancelManyWaiters(w *World) {
 	cancel()
 	waited := 0
 	for _, ch := range chans {
-		err := w.await(ch, 0).err
+		err := await(w, ch, 0).err
 		if w.Real && !w.P.Fair && !errors.Is(err, lockkeeper.ErrNotAcquired) {
 			w.checkError(err, context.Canceled) // one that queues in the process had not begun to
 			continue
@@ -819,7 +819,7 @@ func closeKeeper(w *World) {
 	w.awaitWaiters("busy", map[bool]int64{true: 10, false: 1}[w.P.Fair])
 	w.must(p.Close())
 	for _, ch := range chans {
-		w.checkError(w.await(ch, 0).err, lockkeeper.ErrClosed)
+		w.checkError(await(w, ch, 0).err, lockkeeper.ErrClosed)
 	}
 	w.checkError(context.Cause(ctx), lockkeeper.ErrReleased)
 	w.checkError(lease.Err(), lockkeeper.ErrReleased)
@@ -892,7 +892,7 @@ func redisErrors(w *World) {
 	admin("config", "set", "maxmemory", "1")
 	ask("OOM", redis.IsOOMError)
 	if waits != nil { // a waiter learns it from its next heartbeat
-		r := w.await(waits, 2*heartbeatInterval)
+		r := await(w, waits, 2*heartbeatInterval)
 		w.checkError(r.err)
 		if !redis.IsOOMError(r.err) {
 			w.Errorf("OOM: a Lock that waited: %v", r.err)
@@ -939,7 +939,7 @@ func serverDown(w *World) {
 	waits := w.lockAsync(ctx, b.Lock("x"))
 	w.awaitWaiters("x", 1)
 	b.Crash()
-	r := w.await(waits, 5*heartbeatInterval)
+	r := await(w, waits, 5*heartbeatInterval)
 	w.checkError(r.err, lockkeeper.ErrUnavailable)
 	w.checkError(errorOf(b.Lock("y").Lock(ctx)), lockkeeper.ErrUnavailable)
 	w.checkError(errorOf(b.Lock("y").TryLock(ctx)), lockkeeper.ErrUnavailable)

@@ -70,7 +70,7 @@ func restartsEmpty(w *World) {
 	w.awaitWaiters("x", 1)
 	w.server.Kill()
 	w.server.Restart()
-	r := w.await(ch, 2*time.Second) // the longest backoff, and a heartbeat
+	r := await(w, ch, 2*time.Second) // the longest backoff, and a heartbeat
 	w.must(r.err)
 	w.checkFenceRises(first, r.lease)
 	w.awaitLoss(first, 10*ttl/3)
@@ -291,7 +291,7 @@ func waiterWithWritesRefused(w *World) {
 	w.awaitWaiters("x", 1)
 	w.must(w.admin.ConfigSet(w.ctx(), "min-replicas-to-write", "1").Err())
 	w.must(w.admin.ConfigResetStat(w.ctx()).Err())
-	r := w.await(ch, giveUp+5*heartbeatInterval)
+	r := await(w, ch, giveUp+5*heartbeatInterval)
 	w.checkError(r.err, lockkeeper.ErrUnavailable)
 	if !redis.HasErrorPrefix(r.err, "NOREPLICAS") {
 		w.Errorf("it ended with %v", r.err)

@@ -186,7 +186,7 @@ func longWaitLogged(w *World) {
 	brief := w.lockAsync(w.ctx(), q.Lock("x"))
 	time.Sleep(bound / 4)
 	w.release(lease)
-	w.release(w.await(brief, time.Second).lease)
+	w.release(await(w, brief, time.Second).lease)
 	lease = w.hold(p.Lock("x"))
 	first, second := w.lockAsync(w.ctx(), q.Lock("x")), w.lockAsync(w.ctx(), q.Lock("x"))
 	time.Sleep(bound / 2)
@@ -203,7 +203,7 @@ func longWaitLogged(w *World) {
 		other = first
 		w.release(got.lease)
 	}
-	w.release(w.await(other, time.Second).lease)
+	w.release(await(w, other, time.Second).lease)
 	text := log.String()
 	if strings.Count(text, "\n") != 1 || !strings.Contains(text, `held_by="the holder since `) || !strings.Contains(text, "name=x") {
 		w.Errorf("logged:\n%s", text)

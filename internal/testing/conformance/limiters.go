@@ -160,17 +160,6 @@ func (w *World) takeAsync(ctx context.Context, k int64, l limiter, n int) chan t
 	return ch
 }
 
-func (w *World) awaitTake(ch chan taken, within time.Duration) taken {
-	w.Helper()
-	select {
-	case r := <-ch:
-		return r
-	case <-time.After(within + w.slack()):
-		w.Fatalf("no result within %v", within)
-		return taken{}
-	}
-}
-
 // notTaken checks that the call still waits.
 func (w *World) notTaken(ch chan taken) {
 	w.Helper()
@@ -380,7 +369,7 @@ func inspectPermits(w *World) {
 		w.available(s, 1)
 		cancel()
 		for _, ch := range waits {
-			w.checkError(w.awaitTake(ch, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
+			w.checkError(await(w, ch, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
 		}
 		w.awaitWaiters("x", 0)
 		w.giveBack(one)

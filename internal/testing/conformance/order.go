@@ -242,7 +242,7 @@ func crashAfterHandoffs(w *World) {
 	}
 	w.release(first)
 	for i, ch := range turns {
-		r := w.await(ch, ttl+50*time.Millisecond)
+		r := await(w, ch, ttl+50*time.Millisecond)
 		w.must(r.err)
 		if i == 5 || i == 6 { // it receives its message, but its renewals and its release are lost
 			ps[i].Crash()
@@ -261,7 +261,7 @@ func cancelMiddleWaiter(w *World) {
 	last := w.lockAsync(w.ctx(), w.Process().Lock("x"))
 	w.awaitWaiters("x", 4)
 	cancel()
-	w.checkError(w.await(gone, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
+	w.checkError(await(w, gone, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
 	w.awaitWaiters("x", 3)
 	w.release(holder)
 	for _, ch := range append(turns, last) {

@@ -112,9 +112,9 @@ func outageDuringWait(w *World) {
 		time.Sleep(heartbeatInterval + more + 200*time.Millisecond)
 		cancelCall()
 		for _, ch := range chans {
-			w.checkError(w.await(ch, heartbeatInterval).err, lockkeeper.ErrUnavailable, context.DeadlineExceeded)
+			w.checkError(await(w, ch, heartbeatInterval).err, lockkeeper.ErrUnavailable, context.DeadlineExceeded)
 		}
-		w.checkError(w.await(last, heartbeatInterval).err, lockkeeper.ErrUnavailable, context.Canceled)
+		w.checkError(await(w, last, heartbeatInterval).err, lockkeeper.ErrUnavailable, context.Canceled)
 		thaw()
 		w.release(lease)
 	}
@@ -169,7 +169,7 @@ func contextEndsAnyTime(w *World) {
 			chans[i] = w.lockAsync(ctx, l)
 		}
 		for _, ch := range chans {
-			switch err := w.await(ch, d).err; {
+			switch err := await(w, ch, d).err; {
 			case errors.Is(err, lockkeeper.ErrNotAcquired):
 				held++
 				w.checkError(err, context.DeadlineExceeded, lockkeeper.ErrNotAcquired)

@@ -202,7 +202,7 @@ func aboveLoweredLimit(w *World) {
 	last := w.acquireAsync(w.ctx(), 4, permits(p.sem(5), 3))
 	w.must(s.SetLimit(w.ctx(), 3)) // all is taken, and stays so
 	for _, ch := range heavy {
-		w.checkError(w.await(ch, heartbeatInterval+10*time.Millisecond).err, semaphore.ErrAboveLimit)
+		w.checkError(await(w, ch, heartbeatInterval+10*time.Millisecond).err, semaphore.ErrAboveLimit)
 	}
 	w.awaitWaiters("x", 2)
 	w.expectNotGranted(light)

@@ -117,7 +117,7 @@ func closeRetriesReleases(w *World) {
 			w.Errorf("%s: %v", what, err)
 		}
 		restore.Stop()
-		w.checkError(w.await(waits, 0).err, lockkeeper.ErrClosed)
+		w.checkError(await(w, waits, 0).err, lockkeeper.ErrClosed)
 		if left := w.holders("x"); len(left) > 0 {
 			w.Errorf("%s: after Close the lock is held by %v", what, left)
 		}
@@ -337,7 +337,7 @@ func keysExpire(w *World) {
 			w.Errorf("the queue expires in %v, want a second after the heartbeat timeout of %v", left, timeout)
 		}
 		cancel()
-		w.await(waits, 0)
+		await(w, waits, 0)
 	}
 	// With each use the metadata remains for at least half of MetadataTTL: its expiry is not extended at each use.
 	if !w.Real {
@@ -384,7 +384,7 @@ func heartbeatTimeoutHonored(w *World) {
 		w.Errorf("the heartbeat lapses in %v, want %v (%s)", left, timeout, strconv.FormatFloat(list[0].Score, 'f', 0, 64))
 	}
 	cancel()
-	w.await(waits, 0)
+	await(w, waits, 0)
 	w.release(holder)
 }
 

@@ -120,7 +120,7 @@ func windowAdmitsInOrder(w *World) {
 	var late []time.Duration
 	due := first
 	for i, n := range []int{1, 2, 1, 1} {
-		r := w.awaitTake(waits[i], 2*window)
+		r := await(w, waits[i], 2*window)
 		w.must(r.err)
 		us := at(r.grant)
 		list = append(list, taking{us, n})
@@ -230,7 +230,7 @@ func refusedImmediately(w *World) {
 		retryAt(errorOf(s.TryAcquire(w.ctx(), 2)), back.Add(window+ms))
 		time.Sleep(time.Until(back.Add(-ms)))
 		w.notTaken(waits)
-		r := w.awaitTake(waits, window)
+		r := await(w, waits, window)
 		w.must(r.err)
 		if d := r.at.Sub(back); d < 0 || d > 2*ms {
 			w.Errorf("admitted %v after RetryAt", d)
@@ -284,7 +284,7 @@ func cancelAtPermitReturn(w *World) {
 		waits := w.takeAsync(ctx, 1, p.limiter(1, d, 0), 1)
 		time.Sleep(time.Until(returns.Add(2*time.Millisecond + time.Duration(i%5-2)*500*time.Microsecond)))
 		cancel()
-		if r := w.awaitTake(waits, 0); r.err != nil {
+		if r := await(w, waits, 0); r.err != nil {
 			w.checkError(r.err, lockkeeper.ErrNotAcquired, context.Canceled)
 			w.awaitAvailable(probe, 1)
 			if late := time.Since(returns); late > 10*time.Millisecond {
@@ -321,7 +321,7 @@ func bothLimits(w *World) {
 	holds(1, 2)
 	w.notTaken(waits)
 	w.giveBack(two)
-	r := w.awaitTake(waits, 0)
+	r := await(w, waits, 0)
 	w.must(r.err)
 	three := r.grant
 	holds(2, 4)
@@ -337,7 +337,7 @@ func bothLimits(w *World) {
 	}
 	waits = w.takeAsync(w.ctx(), 1, w.Process().limiter(limit, 3*per, atOnce), 2)
 	holds(0, 4)
-	r = w.awaitTake(waits, 3*per+2*time.Millisecond)
+	r = await(w, waits, 3*per+2*time.Millisecond)
 	w.must(r.err)
 	if d := w.grantTime(r.grant).Sub(w.grantTime(one)); d <= 3*per-time.Millisecond {
 		w.Errorf("admitted after %v", d)
@@ -419,7 +419,7 @@ func windowClockSetBack(w *World) {
 	start := time.Now()
 	w.wantLimitedError(w.limited(s, 1))
 	w.available(s, 0)
-	r := w.awaitTake(waits, 2*per)
+	r := await(w, waits, 2*per)
 	w.must(r.err)
 	if d := r.at.Sub(start); d < per/2 || d > per+heartbeatInterval {
 		w.Errorf("permits were away for %v after the clock was set back, the window is of %v", d, per)
@@ -533,7 +533,7 @@ func closeDuringWindow(w *World) {
 		w.Errorf("Close took %v", d)
 	}
 	for _, ch := range waits {
-		w.checkError(w.awaitTake(ch, 0).err, lockkeeper.ErrClosed)
+		w.checkError(await(w, ch, 0).err, lockkeeper.ErrClosed)
 	}
 	w.awaitWaiters("x", 0)
 	w.available(s, 1) // what was taken is away, what was waited for is not
@@ -558,7 +558,7 @@ func headNotifiedWhen(w *World, takeLate func(p *Process, s limiter), sooner fun
 	waits := w.takeAsync(w.ctx(), 1, w.Process(slowHeartbeats).limiter(10, d, 0), 8)
 	time.Sleep(time.Until(start.Add(d / 2)))
 	sooner(s)
-	r := w.awaitTake(waits, time.Until(due)+2*time.Millisecond)
+	r := await(w, waits, time.Until(due)+2*time.Millisecond)
 	w.must(r.err)
 	if late := r.at.Sub(due); !w.Real && late > d/8 {
 		w.Errorf("it was served %v late", late)
@@ -698,7 +698,7 @@ func allowDoesNotJump(w *World) {
 	}
 	w.notTaken(heavy)
 	cancel()
-	w.checkError(w.awaitTake(heavy, 0).err, context.Canceled, lockkeeper.ErrNotAcquired)
+	w.checkError(await(w, heavy, 0).err, context.Canceled, lockkeeper.ErrNotAcquired)
 	w.awaitWaiters("x", 0)
 	if r, err := s.byClock.Allow(w.ctx()); err != nil || !r.Allowed || r.Remaining != 0 {
 		w.Errorf("after it: %+v, %v", r, err)

@@ -110,7 +110,7 @@ func readersQueueBehindWriter(w *World) {
 	time.Sleep(2 * heartbeatInterval)
 	w.expectNotGranted(reader)
 	cancel() // without the writer they need not wait
-	w.checkError(w.await(writer, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
+	w.checkError(await(w, writer, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
 	w.release(w.expectGranted(reader))
 	w.release(first)
 	w.checkClean()
@@ -220,7 +220,7 @@ func failedUpgrade(w *World) {
 	ctx, cancel := context.WithCancel(w.ctx())
 	up := w.acquireAsync(ctx, 1, func(ctx context.Context) (*lockkeeper.Lease, error) { return a.Upgrade(ctx, ra) })
 	cancel()
-	w.checkError(w.await(up, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
+	w.checkError(await(w, up, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
 	w.awaitWaiters("x", 0)
 	time.Sleep(3 * ttl / 2)
 	w.must(ra.Err())
@@ -229,7 +229,7 @@ func failedUpgrade(w *World) {
 	// If the read lease is deleted while the upgrade waits, there is nothing to upgrade.
 	up = w.acquireAsync(w.ctx(), 1, func(ctx context.Context) (*lockkeeper.Lease, error) { return a.Upgrade(ctx, ra) })
 	w.must(w.admin.ZRem(w.ctx(), w.P.Key("x"), ra.Token()).Err())
-	w.checkError(w.await(up, 2*ttl).err, lockkeeper.ErrLost)
+	w.checkError(await(w, up, 2*ttl).err, lockkeeper.ErrLost)
 	w.checkError(ra.Err(), lockkeeper.ErrLost)
 	w.checkError(errorOf(a.Upgrade(w.ctx(), ra)), lockkeeper.ErrLost)
 	w.release(rb)
@@ -238,7 +238,7 @@ func failedUpgrade(w *World) {
 	ra, rb = w.mustAcquire(a.RLock), w.mustAcquire(w.Process().rw("x").RLock)
 	up = w.acquireAsync(w.ctx(), 1, func(ctx context.Context) (*lockkeeper.Lease, error) { return a.Upgrade(ctx, ra) })
 	w.release(ra)
-	w.checkError(w.await(up, 0).err, lockkeeper.ErrReleased)
+	w.checkError(await(w, up, 0).err, lockkeeper.ErrReleased)
 	w.release(rb)
 	w.checkClean()
 }
@@ -307,7 +307,7 @@ func inspectReaders(w *World) {
 	}
 	cancel()
 	for _, ch := range []chan result{write, read, up} {
-		w.checkError(w.await(ch, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
+		w.checkError(await(w, ch, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
 	}
 	w.release(a)
 	w.release(b)

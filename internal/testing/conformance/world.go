@@ -336,21 +336,20 @@ type result struct {
 }
 
 // await waits for a result.
-func (w *World) await(ch chan result, within time.Duration) result {
+func await[T any](w *World, ch chan T, within time.Duration) (r T) {
 	w.Helper()
 	select {
-	case r := <-ch:
-		return r
+	case r = <-ch:
 	case <-time.After(within + w.slack()):
 		w.Fatalf("no result within %v", within)
-		return result{}
 	}
+	return r
 }
 
 // awaitGrant waits for a result that is a lease.
 func (w *World) awaitGrant(ch chan result, within time.Duration) result {
 	w.Helper()
-	r := w.await(ch, within)
+	r := await(w, ch, within)
 	w.must(r.err)
 	return r
 }
