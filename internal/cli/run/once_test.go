@@ -20,7 +20,9 @@ func TestOnceInterruptedAtTheGrant(t *testing.T) {
 	signals := make(chan os.Signal, 16)
 	k := s.Keeper(t, &lockkeeper.Options{Hooks: lockkeeper.Hooks{AcquireDone: func(lockkeeper.Event) {
 		signals <- syscall.SIGTERM
-		time.Sleep(50 * time.Millisecond) // until the loop has received it
+		for len(signals) > 0 { // until the loop has received it
+			time.Sleep(time.Millisecond)
+		}
 	}}})
 	started := filepath.Join(t.TempDir(), "started")
 	o := options{oncePer: time.Hour, ttl: 30 * time.Second, grace: time.Second}
