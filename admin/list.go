@@ -48,9 +48,8 @@ type ListOptions struct {
 // Nothing is sent before the loop begins. An error is yielded with a zero LockSummary, and ends the loop.
 //
 // It finds them by SCAN, on a Cluster at every primary, and looks them up by a few reads for each name. After each answer it
-// pauses for as long as that took. So it uses at most half of one CPU of the server. The memory
-// it needs does not depend on the number of locks. During the loop it occupies one connection of the client's main pool for
-// each primary.
+// pauses for as long as that took. So it uses at most half of one CPU of the server. The memory it needs does not depend on the
+// number of locks. During the loop it occupies one connection of the client's main pool for each primary.
 //
 // Each lock is read at a time of its own. A lock that is held or waited for during the whole loop is listed, unless it changes
 // from one to the other just as its keys are read, or a Cluster moves its slot meanwhile. Others may be listed or not. A lock
