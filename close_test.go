@@ -3,6 +3,7 @@ package lockkeeper_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"testing"
@@ -108,40 +109,49 @@ func TestCloseEndsWaits(t *testing.T) {
 		}},
 	}
 	for name, c := range cases {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(b *bubble) {
-				net := b.Network()
-				rdb := redis.NewClient(net.Options(time.Minute))
-				c.options.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
-				k := must.Get(lockkeeper.New(rdb, &c.options))(b)
-				o := &outage{k, b, net}
-				call := c.begin(o)
-				ctx, cancel := context.WithCancel(background) // it is not sent inline, where nothing can end it
-				defer cancel()
-				ended := make(chan error, 1)
-				go func() { ended <- call(ctx) }()
-				synctest.Wait()
-				time.Sleep(10 * time.Millisecond)
-				select {
-				case err := <-ended:
-					t.Fatalf("it did not wait: %v", err)
-				default:
-				}
-				began := time.Now()
-				go k.Close()
-				var err error
-				select {
-				case err = <-ended:
-				case <-time.After(time.Minute):
-					err = errors.New("it has not ended")
-				}
-				if d := time.Since(began); d > c.within || err == nil {
-					t.Errorf("it ended after %v: %v", d, err)
-				}
-				_ = k.Close()
-				_ = rdb.Close()
+		for _, inline := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, inline %v", name, inline), func(t *testing.T) {
+				inBubble(t, func(b *bubble) {
+					net := b.Network()
+					rdb := redis.NewClient(net.Options(time.Minute))
+					c.options.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
+					k := must.Get(lockkeeper.New(rdb, &c.options))(b)
+					o := &outage{k, b, net}
+					if m := must.Get(mutex.New(k, "x", nil))(b); inline {
+						for range 20 {
+							_, _, err := m.Holder(background)
+							b.must(err)
+							synctest.Wait()
+						}
+					}
+					call := c.begin(o)
+					ctx, cancel := context.WithCancel(background)
+					defer cancel()
+					ended := make(chan error, 1)
+					go func() { ended <- call(ctx) }()
+					synctest.Wait()
+					time.Sleep(10 * time.Millisecond)
+					select {
+					case err := <-ended:
+						t.Fatalf("it did not wait: %v", err)
+					default:
+					}
+					began := time.Now()
+					go k.Close()
+					var err error
+					select {
+					case err = <-ended:
+					case <-time.After(time.Minute):
+						err = errors.New("it has not ended")
+					}
+					if d := time.Since(began); d > c.within || err == nil {
+						t.Errorf("it ended after %v: %v", d, err)
+					}
+					_ = k.Close()
+					_ = rdb.Close()
+				})
 			})
-		})
+		}
 	}
 }
 

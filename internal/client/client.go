@@ -9,6 +9,7 @@ package client
 import (
 	"context"
 	"errors"
+	"net"
 	"reflect"
 	"strconv"
 	"strings"
@@ -156,16 +157,55 @@ func (c *Client) Pipelines(node *redis.Client) int {
 	return max(o.PoolSize, 1)
 }
 
-// WaitsForEver reports whether the client has no timeouts, so that a command may block for ever if the server does not
-// answer.
-func (c *Client) WaitsForEver() bool {
-	if c.cluster != nil {
-		o := c.cluster.Options()
-		return o.ReadTimeout <= 0 || o.WriteTimeout <= 0
+// Own returns a client with the same settings whose pool is a single connection, and a Conn whose Process runs the hooks that the
+// application has added up to now, and then sends by that client. It dials until ctx ends, and calls dialed with a connection before that
+// is first used. The caller closes the client.
+//
+// It is nil on a cluster; behind Sentinel, where a pool closes its connections to the former primary, and this one would not; and
+// for a wrapper, whose own methods would be bypassed.
+func (c *Client) Own(ctx context.Context, dialed func(net.Conn)) (own *redis.Client, hooked *redis.Conn) {
+	application, ok := c.UniversalClient.(*redis.Client)
+	if !ok || application.Options().Addr == failoverAddr {
+		return nil, nil
 	}
-	o := c.single.Options()
-	return o.ReadTimeout <= 0 || o.WriteTimeout <= 0
+	o := *application.Options()
+	dial := o.Dialer
+	o.Dialer = func(of context.Context, network, addr string) (net.Conn, error) {
+		of, cancel := context.WithCancel(of)
+		defer cancel()
+		defer context.AfterFunc(ctx, cancel)()
+		conn, err := dial(of, network, addr)
+		if err == nil {
+			dialed(conn)
+		}
+		return conn, err
+	}
+	o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = 1, 0, 0, 0
+	o.PipelinePoolSize = -1 // there is no second pool
+	o.DialerRetries, o.MaxRetries = 1, -1
+	o.ClientSideCacheConfig, o.ClientSideCache = nil, nil
+	own = redis.NewClient(&o)
+	hooked = application.Conn() // it has the hooks, and would take a connection at its first command only
+	hooked.AddHook(sendBy{own})
+	return own, hooked
 }
+
+// sendBy is a hook that sends commands by another client.
+type sendBy struct{ other *redis.Client }
+
+// DialHook implements redis.Hook.
+func (sendBy) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+// ProcessHook implements redis.Hook.
+func (s sendBy) ProcessHook(redis.ProcessHook) redis.ProcessHook { return s.other.Process }
+
+// ProcessPipelineHook implements redis.Hook.
+func (sendBy) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// failoverAddr is what go-redis shows as the address of a primary behind Sentinel.
+const failoverAddr = "FailoverClient"
 
 // String says which deployment the client connects to, without credentials: redis://host:port/db, or what is known of a Cluster or of
 // a primary behind Sentinels.
@@ -180,7 +220,7 @@ func (c *Client) String() string {
 	}
 	o := c.single.Options()
 	switch {
-	case o.Addr == "FailoverClient": // go-redis shows no more
+	case o.Addr == failoverAddr:
 		return "primary behind Sentinel, database " + strconv.Itoa(o.DB)
 	case o.Network == "unix":
 		return "unix://" + o.Addr

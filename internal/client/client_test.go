@@ -136,26 +136,3 @@ func TestPipelinesFollowSettings(t *testing.T) {
 		}
 	}
 }
-
-func TestWaitsForever(t *testing.T) {
-	for _, c := range []struct {
-		rdb  redis.UniversalClient
-		want bool
-	}{
-		{redis.NewClient(&redis.Options{}), false},
-		{redis.NewClient(&redis.Options{ReadTimeout: -1}), true},
-		{redis.NewClient(&redis.Options{ReadTimeout: -2}), true},
-		{redis.NewClient(&redis.Options{WriteTimeout: -1}), true},
-		{redis.NewClusterClient(&redis.ClusterOptions{}), false},
-		{redis.NewClusterClient(&redis.ClusterOptions{ReadTimeout: -1}), true},
-	} {
-		k, err := New(c.rdb)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := k.WaitsForEver(); got != c.want {
-			t.Errorf("%T: %v, want %v", c.rdb, got, c.want)
-		}
-		_ = c.rdb.Close()
-	}
-}

@@ -169,11 +169,9 @@ func (l *Lock) subscribe(ctx context.Context, health *server.Health) error {
 
 // run sends the request and returns when it has ended. Without an error it was granted.
 func (r *request) run(ctx context.Context) error {
-	by := r.lock.k.Transport.Send
-	if ctx.Done() == nil {
-		by = r.lock.k.Transport.SendInline // the wait cannot be canceled
-	}
-	r.StepBy(r.lock.k.Now(), claim.Event{Kind: claim.Called}, nil, by)
+	r.StepBy(r.lock.k.Now(), claim.Event{Kind: claim.Called}, nil, func(call *transport.Call) {
+		r.lock.k.Transport.SendInline(ctx, call, r)
+	})
 	if !r.ended.IsClosed() {
 		r.wait(ctx)
 	}
@@ -195,7 +193,7 @@ func (r *request) wait(ctx context.Context) {
 		case <-r.ended.Done():
 			return
 		case <-ctx.Done():
-			r.cancel(ctx)
+			r.ContextEnded(ctx)
 			return
 		case <-near:
 			r.lock.k.queues.HeartbeatIfStale(r.lock.KeyOf(server.QueueKey))
@@ -203,8 +201,8 @@ func (r *request) wait(ctx context.Context) {
 	}
 }
 
-// cancel ends the request, because ctx has ended.
-func (r *request) cancel(ctx context.Context) {
+// ContextEnded implements transport.EndReceiver. It ends the request, because ctx has ended.
+func (r *request) ContextEnded(ctx context.Context) {
 	r.Mu.Lock()
 	late := r.Claim.CameLate()
 	r.Mu.Unlock()
@@ -444,7 +442,11 @@ func (c *askCall) CallDone(*transport.Call) {
 	a, err := c.decode()
 	var done claim.Effects
 	if err != nil {
-		c.health.Failed(c.sent, err)
+		if errors.Is(err, transport.ErrInterrupted) {
+			c.health.Dropped(c.sent)
+		} else {
+			c.health.Failed(c.sent, err)
+		}
 		done = r.askFailed(c, err)
 	} else {
 		c.health.Answered(c.sent)

@@ -53,16 +53,22 @@ func (h *Lease) Release(ctx context.Context) error {
 	if next := h.next.Load(); next != nil {
 		return next.Release(ctx)
 	}
-	by := h.lock.d.Transport.Send
-	if ctx.Done() == nil {
-		by = h.lock.d.Transport.SendInline // the caller cannot be cancelled
-	}
-	c, err := h.ReleaseBy(by, false)
-	if c == nil {
+	var ended noteEnd // of ctx, while the release was sent
+	c, err := h.ReleaseBy(func(call *transport.Call) { h.lock.d.Transport.SendInline(ctx, call, &ended) }, false)
+	switch {
+	case c == nil:
 		return err
+	case bool(ended) && !c.finished.IsClosed():
+		return h.lock.Fail(ErrReleaseUnanswered, ctx.Err())
 	}
 	return h.await(ctx, c, ErrReleaseUnanswered)
 }
+
+// noteEnd is an EndReceiver that notes that it was notified.
+type noteEnd bool
+
+// ContextEnded implements transport.EndReceiver.
+func (n *noteEnd) ContextEnded(context.Context) { *n = true }
 
 // await returns when the cleanup has ended and no renewal is under way, when ctx ends, or when Close waits no longer; if ctx has ended
 // already, after CancelGrace at most. The error is silence if there was no reply.

@@ -28,8 +28,11 @@ func (s *Server) BeginClose() (first bool, wait time.Duration) {
 	return first, time.Until(s.closeBy)
 }
 
-// EndWaits ends Closing.
-func (s *Server) EndWaits() { s.cancel() }
+// EndWaits ends Closing, and the calls that callers send in their own goroutines.
+func (s *Server) EndWaits() {
+	s.cancel()
+	s.Transport.EndInline()
+}
 
 // ErrStillClosing: no cleanup is known to have failed, but commands are still under way.
 var ErrStillClosing = fmt.Errorf("lockkeeper: the keeper is closed, but after %v commands are still on their way", CloseTimeout)

@@ -28,14 +28,15 @@ func (s *Server) RoundTrip(ctx context.Context, stop func() <-chan struct{}, max
 		prepare(p)
 		call := &p.Call
 		call.Done = p
-		if ctx.Done() == nil {
-			s.Transport.SendInline(call) // the wait cannot be canceled
-		} else {
-			s.Transport.Send(call)
-		}
-		if !p.ended.IsClosed() {
+		s.Transport.SendInline(ctx, call, nil)
+		ended := p.ended.IsClosed()
+		if interrupted := ended && errors.Is(call.Err, transport.ErrInterrupted); !ended || interrupted {
+			var answered <-chan struct{}
+			if !interrupted {
+				answered = p.ended.Done()
+			}
 			select {
-			case <-p.ended.Done():
+			case <-answered:
 			case <-stop():
 				return nil, !p.Withdraw() || inDoubt, ErrStopped
 			case <-ctx.Done():

@@ -41,9 +41,8 @@ func (call *Call) command(ctx context.Context) (cmd redis.Cmder) {
 // exchange sends the sender's batch in one pipeline and calls Done for each call. A single call is sent in a pipeline as
 // well: go-redis has separate connections for pipelines, so leases are renewed even while the application has exhausted
 // the main pool. On a cluster it uses the client's pipeline and not the node's, which would not follow a slot that moves.
-// It returns an error if the server has answered none of the calls.
-func (t *Transport) exchange(s *sender) (silence error) {
-	ctx := context.Background()
+// It returns an error if the server has answered none of the calls. On the Transport's own connection it ends when ctx does.
+func (t *Transport) exchange(ctx context.Context, s *sender, end EndReceiver) (silence error) {
 	for _, call := range s.batch {
 		s.cmds = append(s.cmds, call.command(ctx))
 	}
@@ -51,11 +50,20 @@ func (t *Transport) exchange(s *sender) (silence error) {
 	for _, call := range s.batch {
 		call.Sent = sent
 	}
-	_ = s.pipe.BatchProcess(ctx, s.cmds...)
-	_, pipelineErr := s.pipe.Exec(ctx)
+	var pipelineErr error
+	if s.own != nil {
+		s.own.process(ctx, s.cmds[0], end)
+	} else {
+		_ = s.pipe.BatchProcess(ctx, s.cmds...)
+		_, pipelineErr = s.pipe.Exec(ctx)
+	}
+	interrupted := s.own != nil && s.own.interrupted()
 	unanswered, answered := false, false
 	for i, call := range s.batch {
 		call.setResult(s.cmds[i], pipelineErr)
+		if interrupted && OutcomeOf(call.Err) != Answered {
+			call.Err = ErrInterrupted
+		}
 		answered = answered || call.Err == nil || isRedis(call.Err) || Malformed(call.Err)
 		if call.Err != nil {
 			if call.Script != nil && !call.sentText && redis.HasErrorPrefix(call.Err, "NOSCRIPT") {

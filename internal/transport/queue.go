@@ -1,6 +1,8 @@
 package transport
 
 import (
+	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -43,13 +45,18 @@ type nodeQueue struct {
 	answeredAt time.Time  // when a batch was last answered; or, if none was under way since, when the next one was sent
 	failing    bool       // the last batch that ended was not answered
 	active     int        // senders that are not idle, plus callers that send inline
-	inline     *sender    // reused by callers that send inline; nil while in use, or before first use
 	senders    int        // goroutines
 	idle       []*sender  // senders with nothing to do; the last in is the first out
 	timer      *time.Timer
 	timerArmed bool // the timer runs: calls are queued and all preferred senders are busy
 	givenUp    bool // see Transport.GiveUp
 	closed     bool
+
+	own         *ownConn  // for callers that send inline; nil: there is none
+	ownFree     bool      // it is connected and not in use
+	ownUnusable bool      // there can be none, or no more
+	wanted      int       // calls since wantedSince that would have been sent on it
+	wantedSince time.Time // zero: never
 }
 
 // sender sends batches, one after the other, in a goroutine of its own. Senders are kept when idle, because a new
@@ -62,6 +69,7 @@ type sender struct {
 	withdrawn []*Call   // found when the batch was taken
 	began     time.Time // when it was taken
 	seq       uint64    // the last call that was queued by then
+	own       *ownConn  // that it sends on; nil: on those of the client's pool
 }
 
 func (q *nodeQueue) newSender() *sender {
@@ -97,44 +105,50 @@ func (q *nodeQueue) add(call *Call) {
 	q.scheduleLocked()
 }
 
-// sendInline sends a call in the caller's goroutine and returns true, if no other call is queued or in flight. If there
-// is one, sharing a pipeline is cheaper.
-func (q *nodeQueue) sendInline(call *Call) bool {
+// sendInline sends a call in the caller's goroutine and returns true, if the Transport's own connection is free, and no other call is
+// queued or in flight: with one, sharing a pipeline is cheaper. end is notified if ctx ends meanwhile.
+func (q *nodeQueue) sendInline(ctx context.Context, call *Call, end EndReceiver) bool {
 	q.mu.Lock()
-	if q.closed || q.inFlight > 0 || q.queuedLocked() > 0 || !call.take() { // a call that was withdrawn ends in the queue
-		q.mu.Unlock()
+	defer q.mu.Unlock()
+	if q.closed || q.inFlight > 0 || q.queuedLocked() > 0 {
+		return false
+	}
+	o := q.takeOwnLocked()
+	if o == nil {
+		return false
+	}
+	q.t.senders.Add(1) // Close does not wait yet: it closes the queues first
+	defer q.t.senders.Done()
+	if !call.take() { // a call that was withdrawn ends in the queue
+		q.returnOwnLocked(o, true)
 		return false
 	}
 	q.active++
-	q.t.senders.Add(1) // Close does not wait yet: it closes the queues first
-	s := q.inline
-	q.inline = nil
-	if s == nil {
-		s = q.newSender()
-	}
-	s.batch = append(s.batch, call)
-	q.exchangeLocked(s)
+	o.batch = append(o.batch, call)
+	q.exchangeLocked(ctx, &o.sender, end)
 	q.active--
-	q.inline = s
+	q.returnOwnLocked(o, !q.failing && !o.interrupted())
 	if q.queuedLocked() > 0 {
 		q.scheduleLocked()
 	}
-	q.mu.Unlock()
-	q.t.senders.Done()
 	return true
 }
 
-// exchangeLocked sends a batch. It unlocks mu meanwhile.
-func (q *nodeQueue) exchangeLocked(s *sender) {
+// exchangeLocked sends a batch. It unlocks mu meanwhile. If the batch is sent on the Transport's own connection, the exchange
+// ends with ctx, and end is notified before.
+func (q *nodeQueue) exchangeLocked(ctx context.Context, s *sender, end EndReceiver) {
 	s.began, s.seq = time.Now(), q.seq
 	if q.inFlight == 0 && !q.failing {
 		q.answeredAt = s.began
 	}
 	q.inFlight++
 	q.mu.Unlock()
-	silence := q.t.exchange(s)
+	silence := q.t.exchange(ctx, s, end)
 	q.mu.Lock()
 	q.inFlight--
+	if errors.Is(silence, ErrInterrupted) {
+		return // which says nothing about the server
+	}
 	if q.failing = silence != nil; !q.failing {
 		q.answeredAt = time.Now()
 		return
@@ -224,6 +238,7 @@ func (q *nodeQueue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.closed = true
+	q.endOwnLocked()
 	for len(q.idle) > 0 {
 		q.wakeSenderLocked()
 	}
@@ -257,7 +272,7 @@ func (q *nodeQueue) runSender(s *sender) {
 			q.mu.Lock()
 		}
 		if len(s.batch) > 0 {
-			q.exchangeLocked(s)
+			q.exchangeLocked(context.Background(), s, nil)
 		}
 	}
 }

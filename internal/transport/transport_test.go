@@ -49,6 +49,8 @@ type fixture struct {
 	net  *faultnet.Net
 	rdb  *redis.Client
 
+	hangDials atomic.Bool // new connections are not made, until their context ends
+
 	mu            sync.Mutex
 	pipelineSizes []int // the number of scripts in each write that has any
 }
@@ -73,7 +75,7 @@ func inBubbleWith(t *testing.T, o redis.Options, test func(p *fixture)) {
 			go k.pump()
 			return k, nil
 		})
-		o.Addr, o.Dialer, o.DialerRetries = "127.0.0.1:1", p.net.Dial, 1
+		o.Addr, o.Dialer, o.DialerRetries = "127.0.0.1:1", p.dial, 1
 		if o.ReadTimeout == 0 {
 			o.ReadTimeout = readTimeout
 		}
@@ -84,6 +86,14 @@ func inBubbleWith(t *testing.T, o redis.Options, test func(p *fixture)) {
 		p.Close() // the bubble fails if a goroutine is left running
 		must.Report(p, rdb.Close())
 	})
+}
+
+func (p *fixture) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	if p.hangDials.Load() {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return p.net.Dial(ctx, network, addr)
 }
 
 func newClient(t *testing.T, rdb redis.UniversalClient) *client.Client {
@@ -622,73 +632,6 @@ func TestMaxClientsErrorIsTemporary(t *testing.T) {
 	})
 }
 
-// TestSendInlineWhenIdle checks that a call is sent in the caller's goroutine if no other is under way, and batched
-// with others otherwise.
-func TestSendInlineWhenIdle(t *testing.T) {
-	inBubble(t, func(p *fixture) {
-		p.loadScript()
-		sendInline := func() (c *Call, own bool) {
-			done := make(chan bool, 2)
-			var returned atomic.Bool
-			c = callThen(counterScript, func(*Call) {
-				// The sender's goroutine gets here after SendInline has returned.
-				time.Sleep(time.Millisecond)
-				done <- !returned.Load()
-			})
-			p.SendInline(c)
-			returned.Store(true)
-			own = <-done
-			if len(done) > 0 {
-				p.Error("completed twice")
-			}
-			return c, own
-		}
-		goroutines := runtime.NumGoroutine()
-		for range 3 {
-			synctest.Wait() // the sender of the call before has ended
-			if c, own := sendInline(); c.Err != nil || !own || c.Sent.IsZero() {
-				p.Errorf("alone: %v, in the caller's goroutine %v", c.Err, own)
-			}
-		}
-		if n := runtime.NumGoroutine(); n > goroutines {
-			p.Errorf("%d more goroutines", n-goroutines)
-		}
-		p.flush()
-		if c, _ := sendInline(); c.Err != nil {
-			p.Errorf("after a flush: %v", c.Err)
-		}
-		p.net.Break("evalsha", 1, faultnet.CutReply)
-		if c, own := sendInline(); OutcomeOf(c.Err) != InDoubt || !own {
-			p.Errorf("cut: %v, in the caller's goroutine %v", c.Err, own)
-		}
-
-		p.hang()
-		if c, own := sendInline(); c.Err != nil || own {
-			p.Errorf("while another is under way: %v, in the caller's goroutine %v", c.Err, own)
-		}
-
-		p.Close()
-		if c, _ := sendInline(); OutcomeOf(c.Err) != NotSent {
-			p.Errorf("after Close: %v", c.Err)
-		}
-	})
-}
-
-// TestCloseWaitsForInlineSend checks that Close waits for a call that is sent inline, as for any other.
-func TestCloseWaitsForInlineSend(t *testing.T) {
-	inBubble(t, func(p *fixture) {
-		p.loadScript()
-		p.net.Break("evalsha", 1, faultnet.SwallowReply)
-		var done bool
-		go p.SendInline(callThen(counterScript, func(*Call) { done = true }))
-		synctest.Wait()
-		p.Close()
-		if !done {
-			p.Error("Close returned before the call completed")
-		}
-	})
-}
-
 // TestPipelinePoolBoundsBatches checks that however many calls wait for a server that hangs, sent inline or not, no
 // more batches are under way than the client has connections for pipelines, and that no connection of the
 // application's pool is used.
@@ -698,13 +641,15 @@ func TestPipelinePoolBoundsBatches(t *testing.T) {
 		t.Run(fmt.Sprint("PipelinePoolSize ", size), func(t *testing.T) {
 			inBubbleWith(t, redis.Options{PipelinePoolSize: size, PoolSize: 1}, func(p *fixture) {
 				p.loadScript()
+				p.connectOwn(p.Context())
 				used := p.rdb.Conn() // exhaust the application's pool
 				defer func() { _ = used.Close() }()
 				must.OK(p, used.Ping(context.Background()).Err())
 				before := *p.rdb.PoolStats()
+				p.sent()
 				p.net.Break("evalsha", 10000, faultnet.SwallowReply)
 				var all []chan *Call
-				go p.SendInline(callThen(counterScript, func(*Call) {}))
+				go p.SendInline(context.Background(), callThen(counterScript, func(*Call) {}), nil)
 				synctest.Wait()
 				for range 1000 { // 4 s
 					all = append(all, p.send(counterScript))
@@ -787,18 +732,6 @@ func reversed(list []string) []string {
 	return list
 }
 
-// TestNoInlineSendWithoutTimeouts checks that no call is sent inline by a client without timeouts, because its
-// caller could not return before the server replies.
-func TestNoInlineSendWithoutTimeouts(t *testing.T) {
-	inBubbleWith(t, redis.Options{ReadTimeout: -1}, func(p *fixture) {
-		p.loadScript()
-		p.net.Break("evalsha", 1, faultnet.SwallowReply)
-		p.SendInline(callThen(counterScript, func(*Call) {}))
-		synctest.Wait()
-		p.net.Cut()
-	})
-}
-
 // TestMixedReplies checks calls whose reply may have strings and nested lists, and that any other reply ends the
 // call.
 func TestMixedReplies(t *testing.T) {
@@ -848,17 +781,17 @@ func TestClientWrapperSeesCommands(t *testing.T) {
 		p.loadScript()
 		w := &traced{Client: p.rdb}
 		c := New(newClient(p.T, w))
-		for range 3 {
+		for range ownCalls + 1 {
 			done := make(chan error, 1)
 			call := callThen(counterScript, func(c *Call) { done <- c.Err })
 			c.Send(call)
 			must.Report(p, <-done)
 			call.Args = counterScript.AppendCommand(nil, "k")
-			c.SendInline(call)
+			c.SendInline(context.Background(), call, nil)
 			must.Report(p, <-done)
 		}
 		c.Close()
-		if pipes, sent := w.pipes.Load(), w.sent.Load(); pipes == 0 || sent != 6 {
+		if pipes, sent := w.pipes.Load(), w.sent.Load(); pipes == 0 || sent != 2*(ownCalls+1) {
 			p.Errorf("the wrapper made %d pipelines and saw %d commands", pipes, sent)
 		}
 	})
@@ -1057,10 +990,12 @@ func TestGiveUp(t *testing.T) {
 func TestWithdrawBeforeInlineSend(t *testing.T) {
 	inBubble(t, func(p *fixture) {
 		p.loadScript()
+		p.connectOwn(p.Context())
+		p.mini.Del("k")
 		call, done := newCall(counterScript)
 		q := p.queues[nil]
 		q.mu.Lock()
-		go p.SendInline(call)
+		go p.SendInline(context.Background(), call, nil)
 		for call.state.Load() != callQueued {
 			runtime.Gosched() // sendInline waits for the mutex, which does not let the time of the bubble pass
 		}

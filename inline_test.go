@@ -1,0 +1,83 @@
+package lockkeeper_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
+)
+
+// call makes calls. After ten of them, the next one is sent in its caller's goroutine.
+func (p *process) call(times int) {
+	p.b.Helper()
+	for range times {
+		p.b.must(p.hold("before").Release(background))
+		synctest.Wait()
+	}
+}
+
+// TestInlineCallsEndLikeOthers checks that a call to which the server does not answer ends with its context at once and with the same
+// error, whether it was sent in its caller's goroutine or not, and that nothing is left of it.
+func TestInlineCallsEndLikeOthers(t *testing.T) {
+	calls := map[string]func(p *process) func(context.Context) error{
+		"Lock": func(p *process) func(context.Context) error {
+			return func(ctx context.Context) error { _, err := p.mutex("x").Lock(ctx); return err }
+		},
+		"TryLock": func(p *process) func(context.Context) error {
+			return func(ctx context.Context) error { _, err := p.mutex("x").TryLock(ctx); return err }
+		},
+		"Release": func(p *process) func(context.Context) error { return p.hold("x").Release },
+		"Extend": func(p *process) func(context.Context) error {
+			h := p.hold("x")
+			return func(ctx context.Context) error { return errors.Join(h.Extend(ctx, ttl), h.Release(ctx)) }
+		},
+		"Adopt": func(p *process) func(context.Context) error {
+			h := p.hold("x")
+			return func(ctx context.Context) error {
+				_, err := p.mutex("x").Adopt(ctx, h.Token())
+				return errors.Join(err, h.Release(ctx))
+			}
+		},
+	}
+	for name, call := range calls {
+		for _, after := range []time.Duration{10 * time.Millisecond, 300 * time.Millisecond} {
+			t.Run(fmt.Sprintf("%s/%v", name, after), func(t *testing.T) {
+				var texts []string
+				for _, inline := range []bool{false, true} {
+					inBubble(t, func(b *bubble) {
+						p := b.process()
+						p.call(1) // connects
+						if inline {
+							p.call(10)
+						}
+						f := call(p)
+						synctest.Wait()
+						p.net.Blackhole()
+						ctx, cancel := context.WithCancel(background)
+						began := time.Now()
+						time.AfterFunc(after, cancel)
+						err := f(ctx)
+						if !errors.Is(err, context.Canceled) {
+							b.Errorf("inline %v: %v", inline, err)
+						}
+						if d := time.Since(began); d != after && name != "Extend" && name != "Adopt" {
+							b.Errorf("inline %v: it took %v", inline, d)
+						}
+						texts = append(texts, err.Error())
+						p.net.Restore()
+						other := must.Get(b.process().mutex("x").Lock(background))(b)
+						b.must(other.Release(background))
+						b.must(p.Close())
+					})
+				}
+				if texts[0] != texts[1] {
+					t.Errorf("not inline: %s\ninline: %s", texts[0], texts[1])
+				}
+			})
+		}
+	}
+}

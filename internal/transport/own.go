@@ -1,0 +1,169 @@
+package transport
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// This file has the connection of the Transport's own, on which calls are sent in the goroutines of their callers. When the caller's context
+// ends, or the Transport is closed, the connection is closed, which ends the read. go-redis does not watch a context while it reads,
+// and gives no access to the connections of its pools.
+
+// A Transport opens its own connection once ownCalls calls within ownWithin would have been sent on it, so that who locks now and then
+// has none. After one that was closed the count begins anew: a caller that gives up costs a connection, and leaves
+// a call at a server that may be slow.
+const (
+	ownCalls  = 16
+	ownWithin = 10 * time.Second
+)
+
+// ErrInterrupted is the error of a call whose caller's context has ended, or whose Transport is being closed, while it was sent inline.
+// Its Outcome is InDoubt.
+var ErrInterrupted = errors.New("no answer before the wait ended")
+
+// EndReceiver is notified when the context of a call ends that is sent inline.
+type EndReceiver interface{ ContextEnded(context.Context) }
+
+// ownConn is a connection of the Transport's own.
+type ownConn struct {
+	sender
+	rdb    *redis.Client            // its pool is this connection
+	hooked *redis.Conn              // sends by rdb, with the application's hooks
+	conn   atomic.Pointer[net.Conn] // the last one dialled
+	ctx    context.Context          // ends when it is interrupted
+	cancel context.CancelFunc
+	ending sync.WaitGroup // the end of the context of the call that is under way
+}
+
+// newOwnConn returns a connection that is not dialled yet; nil: there can be none for this client.
+func (t *Transport) newOwnConn() *ownConn {
+	o := &ownConn{}
+	o.own = o
+	o.ctx, o.cancel = context.WithCancel(context.Background())
+	if o.rdb, o.hooked = t.rdb.Own(o.ctx, o.dialed); o.rdb == nil {
+		o.cancel()
+		return nil
+	}
+	return o
+}
+
+func (o *ownConn) dialed(conn net.Conn) {
+	o.conn.Store(&conn)
+	if o.interrupted() {
+		closeConn(conn)
+	}
+}
+
+// interrupt ends what is under way on the connection, which cannot be used any more.
+func (o *ownConn) interrupt() {
+	o.cancel()
+	if conn := o.conn.Load(); conn != nil {
+		closeConn(*conn)
+	}
+}
+
+func (o *ownConn) interrupted() bool { return o.ctx.Err() != nil }
+
+// closeConn closes a connection without the farewell of TLS, which may block.
+func closeConn(conn net.Conn) {
+	if t, ok := conn.(*tls.Conn); ok {
+		conn = t.NetConn()
+	}
+	_ = conn.Close()
+}
+
+// process sends a command. If ctx ends meanwhile, it calls end and then interrupts the connection. Neither is under way when
+// it returns.
+func (o *ownConn) process(ctx context.Context, cmd redis.Cmder, end EndReceiver) {
+	if ctx.Done() == nil {
+		_ = o.hooked.Process(ctx, cmd)
+		return
+	}
+	o.ending.Add(1)
+	unregister := context.AfterFunc(ctx, func() {
+		defer o.ending.Done()
+		if end != nil {
+			end.ContextEnded(ctx)
+		}
+		o.interrupt()
+	})
+	_ = o.hooked.Process(ctx, cmd)
+	if unregister() {
+		o.ending.Done()
+	}
+	o.ending.Wait()
+}
+
+// takeOwnLocked returns the connection for the use of one caller, or nil. After enough calls it makes one in the background.
+func (q *nodeQueue) takeOwnLocked() *ownConn {
+	if o := q.own; o != nil {
+		if !q.ownFree {
+			return nil
+		}
+		q.ownFree = false
+		return o
+	}
+	now := time.Now()
+	if q.ownUnusable || q.failing {
+		return nil
+	}
+	if now.Sub(q.wantedSince) > ownWithin {
+		q.wanted, q.wantedSince = 0, now
+	}
+	if q.wanted++; q.wanted < ownCalls {
+		return nil
+	}
+	q.wanted = 0
+	if q.own = q.t.newOwnConn(); q.own == nil {
+		q.ownUnusable = true
+		return nil
+	}
+	q.t.senders.Go(func() { q.connect(q.own) })
+	return nil
+}
+
+// connect dials the connection.
+func (q *nodeQueue) connect(o *ownConn) {
+	err := o.rdb.Ping(context.Background()).Err()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.returnOwnLocked(o, err == nil || isRedis(err))
+}
+
+// returnOwnLocked ends a use of the connection. If it is usable no more, it is closed, in the background because that calls
+// the network's code.
+func (q *nodeQueue) returnOwnLocked(o *ownConn, usable bool) {
+	if usable && !q.ownUnusable {
+		q.ownFree = true
+		return
+	}
+	q.own = nil
+	o.cancel()
+	q.t.senders.Go(func() { _ = o.rdb.Close() })
+}
+
+// endOwn implements Transport.EndInline.
+func (q *nodeQueue) endOwn() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.endOwnLocked()
+}
+
+// endOwnLocked interrupts the use of the connection, and allows no other.
+func (q *nodeQueue) endOwnLocked() {
+	q.ownUnusable = true
+	if o := q.own; o != nil {
+		o.interrupt()
+		if q.ownFree {
+			q.ownFree = false
+			q.returnOwnLocked(o, false)
+		}
+	}
+}

@@ -1,0 +1,213 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/redis/go-redis/v9"
+)
+
+// countCommands is a hook of the application.
+type countCommands struct{ n atomic.Int32 }
+
+func (*countCommands) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (h *countCommands) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		h.n.Add(1)
+		return next(ctx, cmd)
+	}
+}
+func (*countCommands) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// inlineCall is a call that was sent by SendInline.
+type inlineCall struct {
+	*Call
+	inline bool // its Done was called before SendInline returned
+	ended  bool // it was told that its context has ended, before its Done
+}
+
+// sendInline sends a call by SendInline, and returns when it is done.
+func (p *fixture) sendInline(ctx context.Context) inlineCall {
+	var c inlineCall
+	var ended noteEnd
+	var told atomic.Bool
+	done := make(chan struct{})
+	c.Call = callThen(counterScript, func(*Call) {
+		told.Store(ended.Load())
+		close(done)
+	})
+	p.SendInline(ctx, c.Call, &ended)
+	select {
+	case <-done:
+		c.inline = true
+	default:
+		synctest.Wait() // for a sender that is just returning from Done
+		<-done
+	}
+	c.ended = told.Load()
+	return c
+}
+
+// noteEnd is an EndReceiver that notes that it was notified.
+type noteEnd struct{ atomic.Bool }
+
+func (n *noteEnd) ContextEnded(context.Context) { n.Store(true) }
+
+// connectOwn makes calls until the Transport has its own connection.
+func (p *fixture) connectOwn(ctx context.Context) {
+	for range ownCalls {
+		if c := p.sendInline(ctx); c.Err != nil || c.inline {
+			p.Errorf("without a connection of its own: %v, inline %v", c.Err, c.inline)
+		}
+		synctest.Wait() // the sender is idle again
+	}
+}
+
+// TestInlineCallEnds checks that calls are sent inline once there have been some, that the application's hooks see them, and what ends
+// one that is not answered.
+func TestInlineCallEnds(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		end   func(p *fixture, cancel func()) // a call to which the server does not answer
+		told  bool                            // that the context has ended
+		again bool                            // another connection is made after that
+	}{
+		{name: "context", told: true, again: true, end: func(_ *fixture, cancel func()) { cancel() }},
+		{name: "end of inline calls", end: func(p *fixture, _ func()) { p.EndInline() }},
+		{name: "close", end: func(p *fixture, _ func()) { go p.Close() }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			inBubble(t, func(p *fixture) {
+				hook := &countCommands{}
+				p.rdb.AddHook(hook)
+				p.loadScript()
+				ctx, cancel := context.WithCancel(p.Context())
+				defer cancel()
+				p.connectOwn(ctx)
+				connections := p.mini.CurrentConnectionCount()
+				for range 3 {
+					before := hook.n.Load()
+					if c := p.sendInline(ctx); c.Err != nil || !c.inline || c.ended || hook.n.Load() != before+1 {
+						p.Errorf("%v, inline %v, ended %v, seen by a hook %d times", c.Err, c.inline, c.ended, hook.n.Load()-before)
+					}
+				}
+				if n := p.mini.CurrentConnectionCount(); n != connections {
+					p.Errorf("%d connections before and %d after", connections, n)
+				}
+
+				p.net.Break("evalsha", 1, faultnet.SwallowReply)
+				var c inlineCall
+				returned := make(chan struct{})
+				began := time.Now()
+				go func() {
+					defer close(returned)
+					c = p.sendInline(ctx)
+				}()
+				synctest.Wait()
+				test.end(p, cancel)
+				<-returned
+				if !errors.Is(c.Err, ErrInterrupted) || OutcomeOf(c.Err) != InDoubt || !c.inline || c.ended != test.told {
+					p.Errorf("%v, inline %v, ended %v", c.Err, c.inline, c.ended)
+				}
+				if d := time.Since(began); d > 0 {
+					p.Errorf("it took %v", d)
+				}
+
+				p.net.Restore()
+				if test.name == "close" {
+					return
+				}
+				ctx = withCancel(p)
+				if c := p.sendInline(ctx); c.Err != nil || c.inline {
+					p.Errorf("the next call: %v, inline %v", c.Err, c.inline)
+				}
+				for range ownCalls {
+					synctest.Wait()
+					p.sendInline(ctx)
+				}
+				synctest.Wait()
+				if c := p.sendInline(ctx); c.Err != nil || c.inline != test.again {
+					p.Errorf("after more calls: %v, inline %v", c.Err, c.inline)
+				}
+			})
+		})
+	}
+}
+
+// TestInlineOnlyWhenIdle checks that a call is queued while others are under way, or if the script has to be sent again.
+func TestInlineOnlyWhenIdle(t *testing.T) {
+	inBubble(t, func(p *fixture) {
+		p.loadScript()
+		p.connectOwn(p.Context())
+		if c := p.sendInline(p.Context()); c.Err != nil || !c.inline || c.Sent.IsZero() {
+			p.Errorf("alone: %v, inline %v", c.Err, c.inline)
+		}
+		p.flush()
+		if c := p.sendInline(p.Context()); c.Err != nil || c.inline {
+			p.Errorf("after a flush: %v, inline %v", c.Err, c.inline)
+		}
+		p.hang()
+		if c := p.sendInline(p.Context()); c.Err != nil || c.inline {
+			p.Errorf("while another is under way: %v, inline %v", c.Err, c.inline)
+		}
+		p.Close()
+		if c := p.sendInline(p.Context()); OutcomeOf(c.Err) != NotSent {
+			p.Errorf("after Close: %v", c.Err)
+		}
+	})
+}
+
+// withCancel returns a context that can end, and does so after the test.
+func withCancel(p *fixture) context.Context {
+	p.Helper()
+	ctx, cancel := context.WithCancel(p.Context())
+	p.Cleanup(cancel)
+	return ctx
+}
+
+// TestOwnConnectionBreaks checks that a connection that breaks is replaced, and that a call on it is not repeated.
+func TestOwnConnectionBreaks(t *testing.T) {
+	inBubble(t, func(p *fixture) {
+		p.loadScript()
+		ctx := withCancel(p)
+		p.connectOwn(ctx)
+		p.net.Break("evalsha", 1, faultnet.CutReply)
+		if c := p.sendInline(ctx); OutcomeOf(c.Err) != InDoubt || errors.Is(c.Err, ErrInterrupted) || !c.inline {
+			p.Errorf("cut: %v, inline %v", c.Err, c.inline)
+		}
+		if c := p.sendInline(ctx); c.Err != nil || c.inline || c.Reply[1] != ownCalls+2 {
+			p.Errorf("after that: %v, inline %v, reply %v", c.Err, c.inline, c.Reply)
+		}
+	})
+}
+
+// TestOwnConnectionNotDialled checks that a connection that cannot be made does not hold up anybody, not even Close.
+func TestOwnConnectionNotDialled(t *testing.T) {
+	inBubbleWith(t, redis.Options{DialTimeout: time.Hour}, func(p *fixture) {
+		p.loadScript()
+		ctx := withCancel(p)
+		for range ownCalls - 1 {
+			p.sendInline(ctx)
+			synctest.Wait()
+		}
+		p.hangDials.Store(true)
+		began := time.Now()
+		for range 3 {
+			if c := p.sendInline(ctx); c.Err != nil || c.inline {
+				p.Errorf("%v, inline %v", c.Err, c.inline)
+			}
+			synctest.Wait()
+		}
+		p.Close()
+		if d := time.Since(began); d > 0 {
+			p.Errorf("Close returned after %v", d)
+		}
+	})
+}
