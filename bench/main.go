@@ -168,7 +168,8 @@ type silence struct{}
 
 func (silence) Printf(context.Context, string, ...any) {}
 
-var ctx = context.Background()
+// ctx is the context of all calls. It can end, as those of most programs.
+var ctx, _ = context.WithCancel(context.Background())
 
 // bench is a run.
 type bench struct {

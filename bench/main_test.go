@@ -48,7 +48,7 @@ func TestRunMeasuresEveryLibraryAndDrawsCharts(t *testing.T) {
 			measured[x.Case+" "+x.Library] = true
 		}
 	}
-	for _, l := range append(append(floors, cancellable), libraries...) {
+	for _, l := range append(append(floors, endless), libraries...) {
 		for _, of := range []string{"uncontended/goroutines=1", "uncontended/goroutines=64", "uncontended/goroutines=1024"} {
 			if (!l.etcd || got.Machine.Etcd != "") && !measured[of+" "+l.name] {
 				t.Errorf("%s: no figures of %s", of, l.name)

@@ -49,7 +49,7 @@ func BenchmarkSharedKey(b *testing.B) {
 					m := must.Get(mutex.New(k, "shared", o))(b)
 					turns(&ours, 0, func(time.Duration) {}, func(ctx context.Context) (release, error) {
 						lease, err := m.Lock(ctx)
-						return func() error { return lease.Release(context.Background()) }, err
+						return func() error { return lease.Release(ctx) }, err
 					})
 				}
 				waited := func(d time.Duration) { longest = max(longest, d) }

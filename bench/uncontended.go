@@ -15,26 +15,22 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// cancellable is our mutex with contexts that can end, as most programs have them. Its commands go through goroutines of
-// the keeper's own then, since go-redis does not interrupt a read and a caller is let go in time; the other cases, and the
-// other libraries, have contexts that do not end.
-var cancellable = library{
-	name: "mutex, cancellable",
+// endless is our mutex with contexts that never end; the other cases, and the other libraries, have contexts that can.
+var endless = library{
+	name: "mutex, endless",
 	open: func(t redistest.TB, at target, ttl time.Duration) client {
 		k := keeper(t, at.rdb(t), lockkeeper.Options{})
-		ctx, cancel := context.WithCancel(ctx)
-		t.Cleanup(cancel)
 		return client{lock: func(name string) lock {
 			l, err := mutex.New(k, name, &mutex.Options{TTL: ttl})
 			if err != nil {
 				t.Fatal(err)
 			}
 			return func(context.Context) (release, error) {
-				lease, err := l.Lock(ctx)
+				lease, err := l.Lock(context.Background())
 				if err != nil {
 					return nil, err
 				}
-				return func() error { return lease.Release(ctx) }, nil
+				return func() error { return lease.Release(context.Background()) }, nil
 			}
 		}}
 	},
@@ -84,7 +80,7 @@ func bare(t redistest.TB, c redis.Cmdable, send func(func() error) error) client
 func uncontended(b *bench) {
 	for _, goroutines := range []int{1, 64, 1024} {
 		of := fmt.Sprintf("uncontended/goroutines=%d", goroutines)
-		sides := append(append(b.present(libraries), cancellable), floors...)
+		sides := append(append(b.present(libraries), endless), floors...)
 		n, span := pick(b, 5, 2), pick(b, 300*time.Millisecond, 20*time.Millisecond)
 		inline := len(sides) - len(floors)
 		times := make([][]float64, len(sides))
