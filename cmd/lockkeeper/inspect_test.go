@@ -9,8 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
 
@@ -50,13 +50,7 @@ func TestInspectServesUntilInterrupted(t *testing.T) {
 		}
 		r := must.Get(http.Get(url + "events?of=list"))(t) // a page that is open
 		defer func() { _ = r.Body.Close() }()
-		began := time.Now()
-		c.signals(sig)
-		c.waits(128 + int(sig))
-		t.Logf("ended after %v", time.Since(began))
-		if _, err := io.ReadAll(r.Body); err != nil {
-			t.Logf("the stream: %v", err)
-		}
+		c.isEndedBy(sig)
 	}
 }
 
@@ -70,27 +64,22 @@ func TestInspectWithBreakNeedsToken(t *testing.T) {
 	if status, _ := page(t, http.DefaultClient, root); status != 403 {
 		t.Errorf("status %d without the token", status)
 	}
-	jar := must.Get(cookiejar.New(nil))(t)
-	browser := &http.Client{Jar: jar}
+	browser := &http.Client{Jar: must.Get(cookiejar.New(nil))(t)}
 	if status, body := page(t, browser, url); status != 200 || strings.Contains(body, token) {
 		t.Errorf("%d %s", status, body)
 	}
 	if status, _ := page(t, browser, root+"break?kind=fair&name=x&what=all"); status == 403 {
 		t.Error("break is refused with the token")
 	}
-	c.signals(syscall.SIGINT)
-	c.waits(130)
+	c.isEndedBy(syscall.SIGINT)
 }
 
-func TestInspectUsageErrors(t *testing.T) {
+func TestInspectAddresses(t *testing.T) {
 	t.Parallel()
 	taken := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer func() { _ = taken.Close() }()
-	command(t, "inspect", "--addr", taken.Addr().String()).ends(64, "in use")
-	c, url := inspects(t, "--allow-remote", "--addr", "0.0.0.0:0")
-	if !strings.Contains(url, "?token=") {
+	command(t, "inspect", "--addr", taken.Addr().String()).ends(exit.Usage, "in use")
+	if _, url := inspects(t, "--allow-remote", "--addr", "0.0.0.0:0"); !strings.Contains(url, "?token=") {
 		t.Errorf("no token in %s", url)
 	}
-	c.signals(syscall.SIGTERM)
-	c.waits(143)
 }

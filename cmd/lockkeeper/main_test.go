@@ -7,12 +7,14 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/parallel"
 	"github.com/redis/go-redis/v9"
@@ -47,17 +49,17 @@ func command(t *testing.T, args ...string) *testCommand {
 }
 
 // ends runs the command and checks its exit code and texts of its standard error.
-func (c *testCommand) ends(code int, says ...string) {
+func (c *testCommand) ends(code int, says ...string) *testCommand {
 	c.Helper()
-	c.starts()
-	c.waits(code, says...)
+	return c.starts().waits(code, says...)
 }
 
 // starts starts the command. It is killed at the end of the test.
-func (c *testCommand) starts() {
+func (c *testCommand) starts() *testCommand {
 	c.Helper()
 	must.OK(c.T, c.Start())
 	c.Cleanup(func() { _ = c.Process.Kill() })
+	return c
 }
 
 func (c *testCommand) signals(s syscall.Signal) {
@@ -65,18 +67,21 @@ func (c *testCommand) signals(s syscall.Signal) {
 	must.OK(c.T, c.Process.Signal(s))
 }
 
-// waits waits for the end of the command and checks it as ends does.
-func (c *testCommand) waits(code int, says ...string) {
+// isEndedBy sends a signal and checks that it ends the command.
+func (c *testCommand) isEndedBy(s syscall.Signal) {
 	c.Helper()
-	if err := c.Wait(); err != nil && !errors.As(err, new(*exec.ExitError)) {
-		c.Fatal(err)
-	}
-	c.ended(code, says...)
+	c.signals(s)
+	c.waits(128 + int(s))
 }
 
-// ended checks how the command has ended.
-func (c *testCommand) ended(code int, says ...string) {
+// waits waits for the end of the command and checks it as ends does.
+func (c *testCommand) waits(code int, says ...string) *testCommand {
 	c.Helper()
+	if c.ProcessState == nil { // or the test has waited
+		if err := c.Wait(); err != nil && !errors.As(err, new(*exec.ExitError)) {
+			c.Fatal(err)
+		}
+	}
 	if got := c.ProcessState.ExitCode(); got != code {
 		c.Errorf("%v: exit code %d, want %d\n%s%s", c.Args[1:], got, code, c.out.String(), c.err.String())
 	}
@@ -85,6 +90,7 @@ func (c *testCommand) ended(code int, says ...string) {
 			c.Errorf("%v: standard error has no %q:\n%s", c.Args[1:], s, c.err.String())
 		}
 	}
+	return c
 }
 
 // prints checks texts of its standard output.
@@ -95,6 +101,21 @@ func (c *testCommand) prints(texts ...string) {
 			c.Errorf("%v: no %q in\n%s", c.Args[1:], text, c.out.String())
 		}
 	}
+}
+
+// creates waits until the command has created a file in its directory.
+func (c *testCommand) creates(file string) {
+	c.Helper()
+	eventually(c.T, file+" exists", func() bool {
+		_, err := os.Stat(filepath.Join(c.Dir, file))
+		return err == nil
+	})
+}
+
+// finds creates a file that the command waits for in its directory.
+func (c *testCommand) finds(file string) {
+	c.Helper()
+	must.OK(c.T, os.WriteFile(filepath.Join(c.Dir, file), nil, 0o600))
 }
 
 // decode decodes what it has printed.
@@ -116,128 +137,131 @@ func server(t *testing.T) (*redis.Client, string) {
 
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("timeout after 10 s: %s", what)
+			t.Fatalf("timeout after 30 s: %s", what)
 		}
-	}
-}
-
-// exists returns whether there is a file.
-func exists(path string) func() bool {
-	return func() bool {
-		_, err := os.Stat(path)
-		return err == nil
 	}
 }
 
 var ctx = context.Background()
 
-func TestErrorExitCodes(t *testing.T) {
+func TestErrors(t *testing.T) {
 	t.Parallel()
 	rdb, url := server(t)
 	rdb.Set(ctx, "lock:held", "another", time.Minute)
 	rdb.LPush(ctx, "lock:list", "x")
-	const ok = "true"
-	for _, c := range []struct {
-		code int
-		says string
-		args []string
-	}{
-		{75, "not acquired", []string{"--redis", url, "--try", "held", "--", ok}},
-		{75, "not acquired", []string{"--redis", url, "--no-wait", "held", "--", ok}},
-		{75, "not acquired", []string{"--redis", url, "--wait", "0", "held", "--", ok}}, // as wait --timeout 0
-		{64, "--no-wait and --wait", []string{"--redis", url, "--no-wait", "--wait", "1s", "x", "--", ok}},
-		{75, "deadline", []string{"--redis", url, "--wait", "100ms", "held", "--", ok}},
-		{64, "NAME", []string{"--redis", url}},
-		{64, "COMMAND", []string{"--redis", url, "x", "--"}},
-		{64, "--", []string{"--redis", url, "x", ok}},
-		{64, "2 names", []string{"--redis", url, "x", "y", "--", ok}},
-		{64, "name", []string{"--redis", url, "", "--", ok}},
-		{64, "}", []string{"--redis", url, "a}{b", "--", ok}},
-		{64, "unknown flag: --no", []string{"--no", "x", "--", ok}},
-		{64, "together", []string{"--redis", url, "--try", "--wait", "1s", "x", "--", ok}},
-		{64, "not one of", []string{"--redis", url, "--kind", "nonsense", "x", "--", ok}},
-		{64, "needs --limit", []string{"--redis", url, "--kind", "semaphore", "x", "--", ok}},
-		{64, "limit 0", []string{"--redis", url, "--kind", "semaphore", "--limit", "0", "x", "--", ok}},
-		{64, "--limit is for --kind semaphore, not for --kind mutex", []string{"--redis", url, "--limit", "3", "x", "--", ok}},
-		{64, "--per is for --kind semaphore", []string{"--redis", url, "--kind", "fair", "--per", "1s", "x", "--", ok}},
-		{64, "--at-once is for --kind semaphore", []string{"--redis", url, "--kind", "read", "--at-once", "1", "x", "--", ok}},
-		{64, "--permits is for --kind semaphore", []string{"--redis", url, "--kind", "write", "--permits", "1", "x", "--", ok}},
-		{64, "--permits 0", []string{"--redis", url, "--kind", "semaphore", "--limit", "3", "--permits", "0", "x", "--", ok}},
-		{64, "--permits 4 is more than --limit 3", []string{"--redis", url, "--kind", "semaphore", "--limit", "3", "--permits", "4", "x", "--", ok}},
-		{64, "--permits 3 is more than --at-once 2", []string{"--redis", url, "--kind", "semaphore", "--limit", "3", "--per", "1s", "--at-once", "2", "--permits", "3", "x", "--", ok}},
-		{64, "--at-once is for a limit with --per", []string{"--redis", url, "--kind", "semaphore", "--limit", "3", "--at-once", "2", "x", "--", ok}},
-		{64, "--at-once 0", []string{"--redis", url, "--kind", "semaphore", "--limit", "3", "--per", "1s", "--at-once", "0", "x", "--", ok}},
-		{64, "maxConcurrent -1", []string{"--redis", url, "--kind", "semaphore", "--limit", "3", "--per", "1s", "--at-once", "-1", "x", "--", ok}},
-		{64, "--per 0s", []string{"--redis", url, "--kind", "semaphore", "--limit", "3", "--per", "0", "x", "--", ok}},
-		{64, "window 1ms", []string{"--redis", url, "--kind", "semaphore", "--limit", "3", "--per", "1ms", "x", "--", ok}},
-		{64, "--ttl cannot be used with --per", []string{"--redis", url, "--kind", "semaphore", "--limit", "3", "--per", "1s", "--ttl", "1s", "x", "--", ok}},
-		{64, "--grace cannot be used with --per", []string{"--redis", url, "--kind", "semaphore", "--limit", "3", "--per", "1s", "--grace", "1s", "x", "--", ok}},
-		{64, "--max-lifetime cannot be used with --per", []string{"--redis", url, "--kind", "semaphore", "--limit", "3", "--per", "1s", "--max-lifetime", "1m", "x", "--", ok}},
-		{64, "1µs", []string{"--redis", url, "--ttl", "1us", "x", "--", ok}},
-		{64, "must be positive", []string{"--redis", url, "--ttl", "0", "x", "--", ok}},
-		{64, "negative", []string{"--redis", url, "--wait", "-1s", "x", "--", ok}},
-		{64, "negative", []string{"--redis", url, "--grace", "-1s", "x", "--", ok}},
-		{64, "invalid", []string{"--redis", url, "--ttl", "soon", "x", "--", ok}},
-		{64, "supported forms", []string{"--redis", "http://x", "x", "--", ok}},
-		{64, "supported forms", []string{"--redis", "redis+ring://x", "x", "--", ok}},
-		{64, "master_name", []string{"--redis", "redis+sentinel://x:1", "x", "--", ok}},
-		{64, "supported forms", []string{"--redis", "redis://x:port", "x", "--", ok}},
-		{64, "is given twice", []string{"--redis", url, "--redis", url, "--redis", "redis://127.0.0.1:1", "--kind", "redlock", "x", "--", ok}},
-		{64, "port 99999", []string{"--redis", "redis://x:99999", "x", "--", ok}},
-		{69, "refused", []string{"--redis", "redis://127.0.0.1:1", "--wait", "300ms", "x", "--", ok}},
-		{69, "refused", []string{"--redis", "redis://127.0.0.1:1", "--try", "x", "--", ok}},
-		{69, "WRONGTYPE", []string{"--redis", url, "list", "--", ok}},
-		{127, "not found", []string{"--redis", url, "x", "--", "no-such-command"}},
-		{126, "denied", []string{"--redis", url, "x", "--", "/etc/passwd"}},
-	} {
-		t.Run(strings.Join(c.args, "_"), func(t *testing.T) {
-			t.Parallel()
-			command(t, append([]string{"run"}, c.args...)...).ends(c.code, c.says)
-		})
+	usage := map[string]string{ // what is said about the arguments
+		"walk": "unknown command",
+		"run":  "NAME is missing", "run x --": "COMMAND is missing", "run x true": "-- is missing", "run x y -- true": "2 names",
+		"run a}{b -- true":                                                          "}",
+		"run --no-wait --wait 1s x -- true":                                         "--no-wait and --wait",
+		"run --try --wait 1s x -- true":                                             "--try and --wait",
+		"run --kind nonsense x -- true":                                             "not one of",
+		"run --limit 3 x -- true":                                                   "--limit is for --kind semaphore, not for --kind mutex",
+		"run --kind read --permits 1 x -- true":                                     "--permits is for --kind semaphore, not for --kind read",
+		"run --ttl 1us x -- true":                                                   "1µs",
+		"run --ttl 0 x -- true":                                                     "must be positive",
+		"run --ttl soon x -- true":                                                  `invalid argument "soon"`,
+		"run --wait -1s x -- true":                                                  "negative",
+		"run --grace -1s x -- true":                                                 "negative",
+		"run --redis redis://me:secret@x:a x -- true":                               "supported forms",
+		"run --redis redis://x:99999 x -- true":                                     "port 99999",
+		"run --redis redis+ring://x x -- true":                                      "unknown scheme",
+		"run --redis a --redis b x -- true":                                         "more than one server",
+		"run --redis a --redis b --redis a --kind redlock x -- true":                "is given twice",
+		"run --redis redis://a --redis redis://b --kind redlock x -- true":          "odd number",
+		"run --once-per 0 x -- true":                                                "--once-per 0s",
+		"run --once-per 1h --kind fair x -- true":                                   "--kind fair",
+		"run --once-per 1h --try x -- true":                                         "--try cannot",
+		"run --once-per 20s x -- true":                                              "shorter than TTL 30s",
+		"run --kind semaphore x -- true":                                            "needs --limit",
+		"run --kind semaphore --limit 0 x -- true":                                  "limit 0",
+		"run --kind semaphore --limit 3 --permits 0 x -- true":                      "--permits 0",
+		"run --kind semaphore --limit 3 --permits 4 x -- true":                      "--permits 4 is more than --limit 3",
+		"run --kind semaphore --limit 3 --per 1s --at-once 2 --permits 3 x -- true": "--permits 3 is more than --at-once 2",
+		"run --kind semaphore --limit 3 --at-once 2 x -- true":                      "--at-once is for a limit with --per",
+		"run --kind semaphore --limit 3 --per 1s --at-once 0 x -- true":             "--at-once 0",
+		"run --kind semaphore --limit 3 --per 1s --at-once -1 x -- true":            "maxConcurrent -1",
+		"run --kind semaphore --limit 3 --per 0 x -- true":                          "--per 0s",
+		"run --kind semaphore --limit 3 --per 1ms x -- true":                        "window 1ms",
+		"run --kind semaphore --limit 3 --per 1s --ttl 1s x -- true":                "--ttl cannot be used with --per",
+		"ls --limit -1":                              "--limit -1 is negative",
+		"ls --waiting-longer -1s":                    "--waiting-longer -1s is negative",
+		"ls --no":                                    "unknown flag: --no; see lockkeeper ls --help",
+		"top --interval 100ms":                       "--interval 100ms is shorter than 1s",
+		"top --rows 0":                               "--rows 0 is not between 1 and 1000",
+		"show --timeout 0 a":                         "--timeout 0s is not positive",
+		"wait --for ever a":                          `--for "ever" is not one of: free, idle`,
+		"wait --timeout -1s a":                       "--timeout -1s is negative",
+		"break a":                                    "--token or --all is missing",
+		"break a --token x --all":                    "--token and --all cannot be used together",
+		"break a --all --yes":                        "--reason is missing",
+		"break a --all --reason x":                   "--yes is missing: standard input is not a terminal",
+		"break a --all --reason x --json":            "--json needs --yes",
+		"break a --all --yes --reason x --timeout 0": "--timeout 0s is not positive",
+		"doctor --timeout 999ms":                     "shorter than 1s",
+		"inspect --addr :7070":                       "reachable from other machines",
+		"inspect --addr 192.0.2.1:7070":              "--allow-remote",
+		"inspect --addr 127.0.0.1":                   "host:port",
+		"bench --duration 500ms":                     "--duration 500ms is not between 1s and 5m0s",
 	}
-	command(t, "walk").ends(64, "unknown command")
-	for _, name := range []string{"demo", "doctor", "bench", "version"} {
-		command(t, name, "x").ends(64, name+" takes no arguments")
+	for _, name := range []string{"demo", "doctor", "bench", "inspect", "version"} {
+		usage[name+" x"] = name + " takes no arguments"
 	}
-	command(t, "bench", "--duration", "500ms").ends(64, "--duration 500ms is not between 1s and 5m0s")
-	command(t, "bench", "--redis", "redis://127.0.0.1:1").ends(69, "refused")
-	command(t, "doctor", "--redis", url, "--redis", url).ends(64, "one deployment")
-	c := command(t, "run", "--redis", "redis://me:secret@x:port", "x", "--", ok)
-	c.ends(64)
-	if strings.Contains(c.err.String(), "secret") {
-		t.Error("the password was shown")
+	for _, name := range []string{"show", "wait", "break"} {
+		usage[name] = "NAME is missing; usage: lockkeeper " + name
+		usage[name+" a b"] = "2 names, want one"
 	}
-}
-
-func TestHelpExamplesAndCompletion(t *testing.T) {
-	t.Parallel()
-	for _, args := range [][]string{
-		{"--help"}, {"run", "--help"}, {"wait", "--help"}, {"ls", "--help"}, {"show", "--help"}, {"top", "--help"}, {"break", "--help"},
-		{"doctor", "--help"}, {"bench", "--help"}, {"demo", "--help"}, {"version", "--help"},
-	} {
-		c := command(t, args...)
-		c.ends(0)
-		c.prints("Examples:")
+	for _, name := range []string{"ls", "top"} {
+		usage[name+" a b"] = "2 patterns, want one at most; quote a pattern"
+		usage[name+" --sort size"] = `--sort "size" is not one of: expiry, holders`
 	}
-	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
-		c := command(t, "completion", shell)
-		c.ends(0)
-		if c.out.Len() < 1000 {
-			t.Errorf("%s: %d bytes of completion", shell, c.out.Len())
+	for _, command := range []string{"ls", "top", "show a", "wait a", "break a --all --yes --reason x", "doctor", "bench", "inspect"} {
+		usage[command+" --redis http://:secret@x"] = "supported forms"
+		usage[command+" --prefix a}b"] = "Prefix"
+		if command != "doctor" && command != "bench" && command != "inspect" {
+			usage[command+" --kind walk"] = `--kind "walk" is not one of: mutex, fair`
 		}
 	}
+	const refused = " --redis redis://127.0.0.1:1"
+	for code, says := range map[int]map[string]string{
+		exit.Usage: usage,
+		exit.NotAcquired: {
+			"run --try held -- true": "not acquired", "run --no-wait held -- true": "not acquired",
+			"run --wait 0 held -- true": "not acquired", "run --wait 700ms held -- true": "deadline",
+		},
+		exit.Unreachable: {
+			"run --wait 300ms x" + refused + " -- true": "refused", "run --try x" + refused + " -- true": "refused", "bench" + refused: "refused",
+			"run list -- true": "WRONGTYPE",
+		},
+		127: {"run x -- no-such-command": "not found"},
+		126: {"run x -- /etc/passwd": "denied"},
+	} {
+		for args, text := range says {
+			t.Run(args, func(t *testing.T) {
+				t.Parallel()
+				c := command(t, strings.Fields(args)...)
+				c.Env = append(c.Env, "REDIS_URL="+url)
+				c.ends(code, text)
+				if c.out.Len() > 0 || strings.Contains(c.err.String(), "secret") {
+					t.Errorf("%s%s", c.out.String(), c.err.String())
+				}
+			})
+		}
+	}
+	command(t, "doctor", "--redis", url, "--redis", url).ends(exit.Usage, "--redis is given 2 times: this command uses one deployment")
 }
 
-func TestCompletionListsKinds(t *testing.T) {
+func TestHelpAndCompletion(t *testing.T) {
 	t.Parallel()
-	c := command(t, "__complete", "run", "--kind", "")
-	c.ends(0)
-	_, url := server(t)
+	command(t, "--help").ends(0).prints("Examples:")
+	command(t, "completion", "bash").ends(0).prints("__complete")
+	c := command(t, "__complete", "run", "--kind", "").ends(0)
 	c.prints("mutex\t", "fair\t", "read\t", "write\t", "semaphore\t", "redlock\t")
-	for line := range strings.Lines(c.out.String()) { // all of them are accepted
-		if kind, _, ok := strings.Cut(line, "\t"); ok && kind != "semaphore" {
+	_, url := server(t)
+	for line := range strings.Lines(c.out.String()) {
+		if kind, _, ok := strings.Cut(line, "\t"); ok && kind != "semaphore" { // all are accepted
 			command(t, "run", "--redis", url, "--kind", kind, "c", "--", "true").ends(0)
 		}
 	}

@@ -15,51 +15,39 @@ func TestRunReportsHolderWhileWaiting(t *testing.T) {
 	t.Parallel()
 	rdb, url := server(t)
 	for kind, key := range map[string]string{
-		"mutex": "lock:x", "fair": "{lock:x}:fair:holders", "write": "{lock:x}:rwlock:holders", "read": "{lock:y}:rwlock:holders",
-		"semaphore": "{lock:x}:semaphore:holders",
+		"mutex": "lock:mutex", "fair": "{lock:fair}:fair:holders", "write": "{lock:write}:rwlock:holders", "read": "{lock:read}:rwlock:holders",
+		"semaphore": "{lock:semaphore}:semaphore:holders",
 	} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			name, other := "x", kind
-			if kind == "read" { // the read side waits for a writer
-				name, other = "y", "write"
+			flags := []string{"--kind", kind}
+			switch kind {
+			case "read": // waits for a writer
+				flags = []string{"--kind", "write"}
+			case "semaphore":
+				flags = append(flags, "--limit", "1")
 			}
-			run := func(kind string, args ...string) *testCommand {
-				flags := []string{"run", "--redis", url, "--kind", kind}
-				if kind == "semaphore" {
-					flags = append(flags, "--limit", "1")
-				}
-				return command(t, append(flags, args...)...)
-			}
-			holder := run(other, name, "--", "sh", "-c", "echo $LOCKKEEPER_TOKEN; exec sleep 60")
-			holder.starts()
-			eventually(t, "it holds", func() bool { return rdb.Exists(ctx, key).Val() == 1 })
-			c := run(kind, "--wait", "2500ms", name, "--", "true")
-			c.starts()
-			waitsInVain(c, `waiting for "`+name+`" for 1s: held by keeper `, "unless it is renewed")
+			holder := runner(t, url, flags...)(kind, "--", "sh", "-c", "echo $LOCKKEEPER_TOKEN; exec sleep 60").starts()
+			isHeld(t, rdb, key)
+			flags[1] = kind
+			c := runner(t, url, flags...)("--wait", "2500ms", kind, "--", "true").starts()
+			waitsInVain(c, `waiting for "`+kind+`" for 1s: held by keeper `, "unless it is renewed")
 			_ = holder.Process.Kill()
 			_ = holder.Wait()
 			keeper, _, _ := strings.Cut(holder.out.String(), ":")
-			if keeper == "" || !strings.Contains(c.err.String(), keeper) {
-				t.Errorf("the holder is %q, the notices are %q", keeper, c.err.String())
-			}
-			if n := strings.Count(c.err.String(), "waiting for"); n != 1 {
-				t.Errorf("%d notices:\n%s", n, c.err.String())
+			if n := strings.Count(c.err.String(), "waiting for"); keeper == "" || !strings.Contains(c.err.String(), keeper) || n != 1 {
+				t.Errorf("the holder is %q, the %d notices are %q", keeper, n, c.err.String())
 			}
 		})
 	}
 	t.Run("foreign", func(t *testing.T) {
 		t.Parallel()
 		rdb.Set(ctx, "lock:z", "theirs", time.Minute)
-		c := command(t, "run", "--redis", url, "--wait", "1500ms", "z", "--", "true")
-		c.starts()
-		waitsInVain(c, `held by token theirs;`)
+		waitsInVain(runner(t, url)("--wait", "1500ms", "z", "--", "true").starts(), `held by token theirs;`)
 	})
 	t.Run("at once", func(t *testing.T) {
 		t.Parallel()
-		c := command(t, "run", "--redis", url, "free", "--", "true")
-		c.ends(0)
-		if c.err.Len() > 0 {
+		if c := runner(t, url)("free", "--", "true").ends(0); c.err.Len() > 0 {
 			t.Errorf("standard error: %q", c.err.String())
 		}
 	})
@@ -73,27 +61,26 @@ func waitsInVain(c *testCommand, says ...string) {
 	if _ = c.Wait(); strings.HasSuffix(c.err.String(), ": server unavailable: no answer: context deadline exceeded\n") {
 		code = exit.Unreachable
 	}
-	c.ended(code, says...)
+	c.waits(code, says...)
 }
 
 // An outage is reported long before run fails.
 func TestRunReportsOutageEarly(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	s.Freeze()
-	frozen := "redis://" + s.Addr
+	frozen := redistest.Start(t)
+	frozen.Freeze()
 	for name, c := range map[string]struct {
-		says string
-		args []string
+		says, url string
+		flags     []string
 	}{
-		"refused":     {"refused", []string{"--redis", "redis://127.0.0.1:1", "x", "--", "true"}},
-		"frozen":      {"no answer from Redis", []string{"--redis", frozen, "x", "--", "true"}},
-		"frozen try":  {"no answer from Redis", []string{"--redis", frozen, "--try", "x", "--", "true"}},
-		"frozen once": {"no answer from Redis", []string{"--redis", frozen, "--once-per", "1h", "x", "--", "true"}},
+		"refused":     {"refused", "redis://127.0.0.1:1", nil},
+		"frozen":      {"no answer from Redis", "redis://" + frozen.Addr, nil},
+		"frozen try":  {"no answer from Redis", "redis://" + frozen.Addr, []string{"--try"}},
+		"frozen once": {"no answer from Redis", "redis://" + frozen.Addr, []string{"--once-per", "1h"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			run := command(t, append([]string{"run"}, c.args...)...)
+			run := runner(t, c.url, c.flags...)("x", "--", "true")
 			var stderr quiet.Buffer
 			run.Stderr = &stderr
 			start := time.Now()
@@ -104,22 +91,6 @@ func TestRunReportsOutageEarly(t *testing.T) {
 			if d := time.Since(start); d > 5*time.Second {
 				t.Errorf("the outage was reported after %v", d)
 			}
-		})
-	}
-}
-
-// A job that is skipped while another process holds the lock must not be skipped because Redis is down.
-func TestRunDistinguishesOutageFromContention(t *testing.T) {
-	t.Parallel()
-	redistest.RequireBinary(t)
-	s := redistest.Start(t)
-	url := "redis://" + s.Addr
-	s.Freeze()
-	for _, kind := range []string{"mutex", "fair", "redlock"} {
-		t.Run(kind, func(t *testing.T) {
-			t.Parallel()
-			command(t, "run", "--redis", url, "--kind", kind, "--wait", "700ms", "x", "--", "true").
-				ends(exit.Unreachable, "server unavailable: no ", "deadline exceeded")
 		})
 	}
 }

@@ -18,13 +18,12 @@ const onceKey = "{lock:x}:once:holders"
 func TestOncePerPeriodOnThreeHosts(t *testing.T) {
 	t.Parallel()
 	rdb, url := server(t)
-	dir := t.TempDir()
+	run, dir := runner(t, url, "--once-per", "20h"), t.TempDir()
 	var all []*testCommand
 	for i := range 3 {
-		c := command(t, "run", "--redis", url, "--once-per", "20h", "x", "--", "sh", "-c", "sleep 0.1; echo made >>made")
+		c := run("x", "--", "sh", "-c", "sleep 0.1; echo made >>made")
 		c.Dir = dir
-		c.starts()
-		all = append(all, c)
+		all = append(all, c.starts())
 		if i < 2 {
 			time.Sleep(300 * time.Millisecond)
 		}
@@ -38,23 +37,18 @@ func TestOncePerPeriodOnThreeHosts(t *testing.T) {
 	if left := rdb.PTTL(ctx, onceKey).Val(); left > 20*time.Hour || left < 20*time.Hour-time.Minute {
 		t.Errorf("the period ends in %v", left)
 	}
-	command(t, "run", "--redis", url, "--once-per", "20h", "x", "--", "false").ends(0, `"x" has already run in this period`, "the next period starts in ")
+	run("x", "--", "false").ends(0, `"x" has already run in this period`, "the next period starts in ")
 }
 
 func TestOncePerPeriodFailureRunsAgain(t *testing.T) {
 	t.Parallel()
 	rdb, url := server(t)
-	run := func(args ...string) *testCommand {
-		return command(t, append([]string{"run", "--redis", url, "--once-per", "1h", "x", "--"}, args...)...)
-	}
+	run := runner(t, url, "--once-per", "1h", "x", "--")
 	run("sh", "-c", "exit 7").ends(7)
 	run("sh", "-c", "kill -9 $$").ends(128 + 9)
 	run("no-such-command").ends(127, "not found")
-	if n := rdb.Exists(ctx, onceKey).Val(); n != 0 {
-		t.Error("a failure was recorded")
-	}
-	c := run("sh", "-c", `echo "$LOCKKEEPER_NAME|$LOCKKEEPER_TOKEN|$LOCKKEEPER_FENCE"`)
-	c.ends(0)
+	isFree(t, rdb, onceKey)
+	c := run("sh", "-c", `echo "$LOCKKEEPER_NAME|$LOCKKEEPER_TOKEN|$LOCKKEEPER_FENCE"`).ends(0)
 	if f := strings.Split(strings.TrimSpace(c.out.String()), "|"); len(f) != 3 || f[0] != "x" || f[1] != "" || len(f[2]) < 10 {
 		t.Errorf("the output of the command is %q", c.out.String())
 	}
@@ -64,36 +58,32 @@ func TestOncePerPeriodFailureRunsAgain(t *testing.T) {
 func TestOncePerPeriodRunningKilledOrFrozen(t *testing.T) {
 	t.Parallel()
 	rdb, url := server(t)
-	run := func(args ...string) *testCommand {
-		return command(t, append([]string{"run", "--redis", url, "--once-per", "1h", "--ttl", "600ms", "--grace", "100ms", "x", "--"}, args...)...)
+	run := runner(t, url, "--once-per", "1h", "--ttl", "600ms", "--grace", "100ms", "x", "--")
+	expires := func() {
+		t.Helper()
+		eventually(t, "its lease expires", func() bool { return rdb.Exists(ctx, onceKey).Val() == 0 })
 	}
-	held := func() bool { return rdb.Exists(ctx, onceKey).Val() == 1 }
-	expired := func() bool { return !held() }
 	// starts returns when the command runs, which is later than when the lease is at the server.
 	starts := func() *testCommand {
-		file := filepath.Join(t.TempDir(), "started")
-		c := run("sh", "-c", `: >"$0"; exec sleep 60`, file)
-		c.starts()
-		eventually(t, "it runs", exists(file))
+		c := run("sh", "-c", ": >started; exec sleep 60")
+		c.Dir = t.TempDir()
+		c.starts().creates("started")
 		return c
 	}
 
 	c := starts()
 	run("false").ends(0, "is already running elsewhere")
-	c.signals(syscall.SIGTERM)
-	c.waits(128 + 15)
-	if held() {
-		t.Error("the command was recorded although a signal ended it, or its lease was not released")
-	}
+	c.isEndedBy(syscall.SIGTERM)
+	isFree(t, rdb, onceKey) // it was neither recorded as a success nor is it still leased
 
 	c = starts()
 	c.signals(syscall.SIGKILL)
-	eventually(t, "its lease expires", expired)
+	expires()
 	_ = c.Wait()
 
 	c = starts()
 	c.signals(syscall.SIGSTOP)
-	eventually(t, "its lease expires", expired)
+	expires()
 	run("true").ends(0)
 	c.signals(syscall.SIGCONT)
 	c.waits(exit.Lost, "was lost while the command ran")
@@ -103,7 +93,7 @@ func TestOncePerPeriodRunningKilledOrFrozen(t *testing.T) {
 func TestOncePerPeriodNotRunWithoutRedis(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "ran")
-	command(t, "run", "--redis", "redis://127.0.0.1:1", "--once-per", "1h", "x", "--", "touch", file).ends(exit.Unreachable, "refused")
+	runner(t, "redis://127.0.0.1:1")("--once-per", "1h", "x", "--", "touch", file).ends(exit.Unreachable, "refused")
 	if _, err := os.Stat(file); err == nil {
 		t.Error("the command was run")
 	}

@@ -3,12 +3,13 @@ package main
 import (
 	"io"
 	"os"
-	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
+	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"golang.org/x/sys/unix"
 )
 
@@ -16,28 +17,30 @@ import (
 type terminal struct {
 	*testing.T
 	keys, screen *os.File
+	written      quiet.Buffer // what the command has written to the screen
 }
 
-func newTerminal(t *testing.T) *terminal {
+// newTerminal returns a terminal of this size.
+func newTerminal(t *testing.T, columns, rows uint16) *terminal {
 	t.Helper()
-	keys := must.Get(os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0))(t)
-	t.Cleanup(func() { _ = keys.Close() })
-	must.OK(t, unix.IoctlSetPointerInt(int(keys.Fd()), unix.TIOCSPTLCK, 0))
-	n := must.Get(unix.IoctlGetInt(int(keys.Fd()), unix.TIOCGPTN))(t)
-	screen := must.Get(os.OpenFile("/dev/pts/"+strconv.Itoa(n), os.O_RDWR|syscall.O_NOCTTY, 0))(t)
-	t.Cleanup(func() { _ = screen.Close() })
-	return &terminal{t, keys, screen}
+	x := &terminal{T: t, keys: must.Get(os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0))(t)}
+	t.Cleanup(func() { _ = x.keys.Close() })
+	must.OK(t, unix.IoctlSetPointerInt(int(x.keys.Fd()), unix.TIOCSPTLCK, 0))
+	n := must.Get(unix.IoctlGetInt(int(x.keys.Fd()), unix.TIOCGPTN))(t)
+	x.screen = must.Get(os.OpenFile("/dev/pts/"+strconv.Itoa(n), os.O_RDWR|syscall.O_NOCTTY, 0))(t)
+	t.Cleanup(func() { _ = x.screen.Close() })
+	x.resizes(columns, rows)
+	go func() { _, _ = io.Copy(&x.written, x.keys) }()
+	return x
 }
 
-// onTerminal starts a command on a new terminal of this size, and returns a function for what it has written there.
-func onTerminal(t *testing.T, c *testCommand) (x *terminal, screen func() string) {
+// onTerminal starts a command on a new terminal.
+func onTerminal(t *testing.T, c *testCommand) *terminal {
 	t.Helper()
-	x = newTerminal(t)
-	x.resizes(100, 30)
+	x := newTerminal(t, 100, 30)
 	c.Stdout, c.Stderr = x.screen, x.screen
-	screen = x.reads()
 	x.runs(c)
-	return x, screen
+	return x
 }
 
 // runs starts the command as the session leader of the terminal.
@@ -46,6 +49,24 @@ func (x *terminal) runs(c *testCommand) {
 	c.Stdin = x.screen
 	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	c.starts()
+}
+
+// shows waits until the command has written a text.
+func (x *terminal) shows(text string) {
+	x.Helper()
+	eventually(x.T, "it shows "+text, func() bool { return strings.Contains(x.written.String(), text) })
+}
+
+// resizes sets the size of the window, of which the kernel informs the command by SIGWINCH.
+func (x *terminal) resizes(columns, rows uint16) {
+	x.Helper()
+	must.OK(x, unix.IoctlSetWinsize(int(x.keys.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: columns, Row: rows}))
+}
+
+// types sends keys to the command.
+func (x *terminal) types(keys string) {
+	x.Helper()
+	must.Get(io.WriteString(x.keys, keys))(x)
 }
 
 // foreground returns the process group in the foreground.
@@ -69,19 +90,14 @@ func (x *terminal) state(c *testCommand) (status syscall.WaitStatus) {
 func TestCtrlZStopsRunAndCommand(t *testing.T) {
 	t.Parallel()
 	rdb, url := server(t)
-	x := newTerminal(t)
-	c := command(t, "run", "--redis", url, "x", "--", "sh", "-c", `: >ready; read line; : >over; exit 7`)
+	c := runner(t, url)("x", "--", "sh", "-c", `: >ready; read line; : >over; exit 7`)
 	c.Dir = t.TempDir()
-	c.Stdout, c.Stderr = x.screen, x.screen
-	is := func(file string) func() bool {
-		return exists(filepath.Join(c.Dir, file))
-	}
-	x.runs(c)
-	eventually(t, "it runs", is("ready"))
+	x := onTerminal(t, c)
+	c.creates("ready")
 	if x.foreground() == c.Process.Pid {
 		t.Error("the command is not in the foreground")
 	}
-	must.Get(x.keys.Write([]byte{'Z' - '@'}))(t)
+	x.types("\x1a")
 	if s := x.state(c); !s.Stopped() {
 		t.Fatalf("not stopped: %v", s)
 	}
@@ -89,37 +105,27 @@ func TestCtrlZStopsRunAndCommand(t *testing.T) {
 		t.Error("the stopped command is still in the foreground")
 	}
 	c.signals(syscall.SIGCONT)
-	must.Get(x.keys.Write([]byte("\n")))(t) // which only the foreground can read
-	eventually(t, "the command goes on", is("over"))
+	x.types("\n") // which only the foreground can read
+	c.creates("over")
 	if s := x.state(c); s.ExitStatus() != 7 {
 		t.Errorf("the status is %v", s)
 	}
-	if rdb.Exists(ctx, "lock:x").Val() != 0 {
-		t.Error("the lock was not released")
-	}
+	isFree(t, rdb, "lock:x")
 }
 
 // The reader of the pipe may be a pager, which needs the foreground group.
 func TestPipelineKeepsForegroundGroup(t *testing.T) {
 	t.Parallel()
 	_, url := server(t)
-	x := newTerminal(t)
-	c := command(t, "run", "--redis", url, "x", "--", "sh", "-c", `echo ready; while ! [ -e go ]; do sleep 0.05; done`)
+	x := newTerminal(t, 100, 30)
+	c := runner(t, url)("x", "--", "sh", "-c", `: >ready; while ! [ -e go ]; do sleep 0.05; done`)
 	c.Dir = t.TempDir()
-	r, w, err := os.Pipe()
-	must.OK(t, err)
-	c.Stdout, c.Stderr = w, x.screen
+	c.Stderr = x.screen // and its output goes to a pipe
 	x.runs(c)
-	_ = w.Close()
-	if line, err := io.ReadAll(io.LimitReader(r, 6)); err != nil || string(line) != "ready\n" {
-		t.Fatalf("%q, %v", line, err)
-	}
+	c.creates("ready")
 	if x.foreground() != c.Process.Pid {
 		t.Error("the command is in the foreground")
 	}
-	must.OK(t, os.WriteFile(filepath.Join(c.Dir, "go"), nil, 0o600))
-	if s := x.state(c); s.ExitStatus() != 0 {
-		t.Errorf("the status is %v", s)
-	}
-	_ = r.Close()
+	c.finds("go")
+	c.waits(0)
 }

@@ -32,6 +32,9 @@ func TestCommandsAreDocumented(t *testing.T) {
 		if c.Runnable() && !strings.Contains(c.Long, "Exit codes") && c.Name() != "version" && c.Name() != "demo" {
 			t.Errorf("the help of %s has no exit codes", c.Name())
 		}
+		if c.Example == "" {
+			t.Errorf("the help of %s has no examples", c.Name())
+		}
 	}
 	if n < 10 {
 		t.Errorf("only %d commands", n)
