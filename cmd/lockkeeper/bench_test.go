@@ -12,8 +12,7 @@ func TestBenchMeasuresAndCleansUp(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	url := "redis://" + s.Addr
-	c := command(t, "bench", "--redis", url, "--duration", "1s", "--json")
-	c.ends(0, "this loads "+url)
+	c := command(t, "bench", "--redis", url, "--duration", "1s", "--json").ends(0, "this loads "+url)
 	var r struct {
 		URL, Kind, Prefix string
 		Results           []struct {
@@ -38,23 +37,20 @@ func TestBenchMeasuresAndCleansUp(t *testing.T) {
 	if got, want := strings.Join(cases, " "), "ping set_del lock set_del_64 lock_64 handoff allow"; got != want || r.URL != url || r.Kind != "server" || r.Prefix != "lock:" {
 		t.Errorf("%s\n%s", got, c.out.String())
 	}
-	wantNoKeys(t, s)
-	c = command(t, "bench", "--redis", url, "--duration", "1s", "--prefix", "")
-	c.ends(0)
-	c.prints("median ms", "mutex: lock and release ", "times SET NX and DEL: ")
-	wantNoKeys(t, s)
+	wantNoKeys(t, s.Client())
+	command(t, "bench", "--redis", url, "--duration", "1s", "--prefix", "").ends(0).
+		prints("median ms", "mutex: lock and release ", "times SET NX and DEL: ")
+	wantNoKeys(t, s.Client())
 }
 
 func TestInterruptedBenchCleansUp(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	c := command(t, "bench", "--redis", "redis://"+s.Addr, "--duration", "5m")
-	c.starts()
+	c := command(t, "bench", "--redis", "redis://"+s.Addr, "--duration", "5m").starts()
 	eventually(t, "it measures", func() bool { return len(s.Client().Keys(ctx, "*").Val()) > 0 })
-	c.signals(syscall.SIGTERM)
-	c.waits(128 + int(syscall.SIGTERM))
+	c.isEndedBy(syscall.SIGTERM)
 	if c.out.Len() > 0 {
 		t.Errorf("results were written: %s", c.out.String())
 	}
-	wantNoKeys(t, s)
+	wantNoKeys(t, s.Client())
 }

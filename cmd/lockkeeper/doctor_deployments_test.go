@@ -28,42 +28,40 @@ func TestDoctorChecksReplicas(t *testing.T) {
 	eventually(t, "the replica is online", func() bool {
 		return strings.Contains(s.Client().Info(ctx, "replication").Val(), "state=online")
 	})
-	r := examine(t, 1, "--redis", url)
+	r := examine(t, 1, url)
 	r.wantAllOKExcept("replicas")
-	r.wantCheck("replicas", "warning", "continues to grant", "min-replicas-to-write 1")
+	r.want("replicas", "warning", "continues to grant", "min-replicas-to-write 1")
 	set(t, s, "min-replicas-to-write", "1")
 	countsReplicas(t, s, "1")
-	examine(t, 0, "--redis", url).wantCheck("replicas", "ok", "min-replicas-to-write: 1")
+	examine(t, 0, url).want("replicas", "ok", "min-replicas-to-write: 1")
 
-	r = examine(t, 2, "--redis", "redis://"+replica.Addr)
-	r.wantCheck("role", "error", fmt.Sprintf("a replica of 127.0.0.1:%d", s.Port), "primary")
-	r.wantCheck("lock", "unknown", "replica")
+	r = examine(t, 2, "redis://"+replica.Addr)
+	r.want("role", "error", fmt.Sprintf("a replica of 127.0.0.1:%d", s.Port), "primary")
+	r.want("lock", "unknown", "replica")
 
 	replica.Freeze()
 	countsReplicas(t, s, "0")
-	examine(t, 2, "--redis", url, "--timeout", "3s").wantCheck("replicas", "error", "NOREPLICAS")
-	wantNoKeys(t, s)
+	examine(t, 2, url, "--timeout", "3s").want("replicas", "error", "NOREPLICAS")
+	wantNoKeys(t, s.Client())
 }
 
 func TestDoctorOnEmbeddedServer(t *testing.T) {
 	t.Parallel()
 	rdb, url := server(t)
-	r := examine(t, 0, "--redis", url)
+	r := examine(t, 0, url)
 	r.wantAllOKExcept("version", "role", "eviction", "memory", "persistence", "replicas", "idle-timeout")
-	r.wantCheck("eviction", "unknown")
-	r.wantCheck("permissions", "ok", "by sending the commands")
-	r.wantCheck("lock", "ok")
-	if keys := rdb.Keys(ctx, "*").Val(); len(keys) > 0 {
-		t.Errorf("keys were not deleted: %q", keys)
-	}
+	r.want("eviction", "unknown")
+	r.want("permissions", "ok", "by sending the commands")
+	r.want("lock", "ok")
+	wantNoKeys(t, rdb)
 }
 
 func TestDoctorOnCluster(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, 3, 1)
-	var all []*redistest.Server
+	var all []*redis.Client
 	for i, p := range c.Primaries {
-		all = append(all, p, c.Replicas[i][0])
+		all = append(all, p.Client(), c.Replicas[i][0].Client())
 		set(t, p, "appendonly", "yes")
 		set(t, p, "min-replicas-to-write", "1")
 	}
@@ -71,38 +69,33 @@ func TestDoctorOnCluster(t *testing.T) {
 		countsReplicas(t, p, "1")
 	}
 	url := "redis+cluster://" + c.Primaries[0].Addr + "?addr=" + c.Primaries[1].Addr
-	r := examine(t, 0, "--redis", url)
+	r := examine(t, 0, url)
 	r.wantAllOKExcept()
-	r.wantCheck("cluster", "ok", "16384 of 16384")
-	r.wantCheck("pubsub", "ok", "sharded")
+	r.want("cluster", "ok", "16384 of 16384")
+	r.want("pubsub", "ok", "sharded")
 	wantNoKeys(t, all...)
-	for _, f := range r.Checks { // equal findings of the three primaries are merged
-		if f.Check == "eviction" && len(f.Nodes) != 3 {
-			t.Errorf("the finding of eviction is about %q", f.Nodes)
-		}
+	if f := r.want("eviction", "ok"); len(f.Nodes) != 3 { // equal findings of the three primaries are merged
+		t.Errorf("the finding of eviction is about %q", f.Nodes)
 	}
-	examine(t, 0, "--redis", url, "--prefix", "app:{x}:").wantAllOKExcept() // all its keys are in one slot
+	examine(t, 0, url, "--prefix", "app:{x}:").wantAllOKExcept() // all its keys are in one slot
 
 	set(t, c.Primaries[1], "maxmemory-policy", "allkeys-lru")
 	set(t, c.Primaries[2], "min-replicas-to-write", "0")
 	do(t, c.Primaries[2], "acl", "setuser", "default", "-ssubscribe")
-	r = examine(t, 1, "--redis", url)
-	for _, f := range r.Checks {
-		if f.Check == "eviction" && f.Status == "warning" && !slices.Equal(f.Nodes, []string{c.Primaries[1].Addr}) {
-			t.Errorf("the finding of eviction is about %q", f.Nodes)
-		}
+	r = examine(t, 1, url)
+	r.want("eviction", "ok")
+	if f := r.want("eviction", "warning"); !slices.Equal(f.Nodes, []string{c.Primaries[1].Addr}) {
+		t.Errorf("the warning of eviction is about %q", f.Nodes)
 	}
-	r.wantCheck("eviction", "ok")
-	r.wantCheck("eviction", "warning")
-	r.wantCheck("replicas", "warning")
-	r.wantCheck("permissions", "warning", "+ssubscribe")
-	r.wantCheck("pubsub", "warning", "+ssubscribe")
+	r.want("replicas", "warning")
+	r.want("permissions", "warning", "+ssubscribe")
+	r.want("pubsub", "warning", "+ssubscribe")
 
-	examine(t, 2, "--redis", "redis://"+c.Primaries[0].Addr).wantCheck("role", "error", "redis+cluster://")
+	examine(t, 2, "redis://"+c.Primaries[0].Addr).want("role", "error", "redis+cluster://")
 	do(t, c.Primaries[0], "cluster", "delslots", 0)
-	examine(t, 2, "--redis", url, "--timeout", "5s").wantCheck("cluster", "error", "16383 of 16384")
+	examine(t, 2, url, "--timeout", "5s").want("cluster", "error", "16383 of 16384")
 	_, single := goodServer(t)
-	examine(t, 69, "--redis", strings.Replace(single, "redis://", "redis+cluster://", 1)).wantCheck("connection", "error", "redis:// URL")
+	examine(t, 69, strings.Replace(single, "redis://", "redis+cluster://", 1)).want("connection", "error", "redis:// URL")
 }
 
 func TestDoctorOnSentinel(t *testing.T) {
@@ -112,13 +105,13 @@ func TestDoctorOnSentinel(t *testing.T) {
 	set(t, s.Primary, "min-replicas-to-write", "1")
 	countsReplicas(t, s.Primary, "1")
 	url := "redis+sentinel://" + s.Addrs[0] + "?addr=" + s.Addrs[1] + "&addr=" + s.Addrs[2] + "&master_name="
-	r := examine(t, 0, "--redis", url+"main")
+	r := examine(t, 0, url+"main")
 	r.wantAllOKExcept()
-	r.wantCheck("sentinel", "ok", "quorum", s.Primary.Addr)
-	wantNoKeys(t, s.Primary)
-	examine(t, 1, "--redis", url+"main&addr=127.0.0.1:1").wantCheck("sentinel", "warning", "refused")
-	examine(t, 69, "--redis", url+"other", "--timeout", "3s").wantCheck("sentinel", "error", `"other"`, "master_name")
-	examine(t, 2, "--redis", "redis://"+s.Addrs[0], "--timeout", "3s").wantCheck("role", "error", "redis+sentinel://")
+	r.want("sentinel", "ok", "quorum", s.Primary.Addr)
+	wantNoKeys(t, s.Primary.Client())
+	examine(t, 1, url+"main&addr=127.0.0.1:1").want("sentinel", "warning", "refused")
+	examine(t, 69, url+"other", "--timeout", "3s").want("sentinel", "error", `"other"`, "master_name")
+	examine(t, 2, "redis://"+s.Addrs[0], "--timeout", "3s").want("role", "error", "redis+sentinel://")
 	command(t, "run", "--redis", url+"main", "x", "--", "true").ends(0)
 	command(t, "run", "--redis", url+"other", "--wait", "1s", "x", "--", "true").ends(exit.Unreachable, "correct master_name")
 	for _, addr := range s.Addrs[1:] {
@@ -131,5 +124,5 @@ func TestDoctorOnSentinel(t *testing.T) {
 		defer func() { _ = w.Close() }()
 		return redis.HasErrorPrefix(w.CkQuorum(ctx, "main").Err(), "NOQUORUM")
 	})
-	examine(t, 2, "--redis", url+"main").wantCheck("sentinel", "error", "NOQUORUM")
+	examine(t, 2, url+"main").want("sentinel", "error", "NOQUORUM")
 }

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -25,27 +24,22 @@ func TestDoctorTimeoutWhenUnresponsive(t *testing.T) {
 	busy, busyURL := goodServer(t, "--busy-reply-threshold", "10")
 	go busy.Client().Eval(ctx, "while true do end", nil)
 	eventually(t, "it is busy", func() bool { return redis.HasErrorPrefix(busy.Client().Get(ctx, "x").Err(), "BUSY") })
-	for _, c := range []struct{ name, url, says string }{
-		{"refused", "redis://127.0.0.1:1", "refused"},
-		{"wrong_password", "redis://:wrong@" + locked.Addr, "password"},
-		{"no_password", "redis://" + locked.Addr, "password"},
-		{"frozen", frozenURL, "no answer within 1s"},
-		{"loading", loadingURL, "LOADING"},
-		{"busy", busyURL, "BUSY"},
-		{"no_sentinel", "redis+sentinel://127.0.0.1:1?master_name=main", "check the URL"},
-		{"no_cluster", "redis+cluster://127.0.0.1:1", "refused"},
-		{"cluster_without_password", "redis+cluster://" + locked.Addr, "NOAUTH"},
+	for name, c := range map[string]struct{ url, says string }{
+		"refused":                  {"redis://127.0.0.1:1", "refused"},
+		"wrong_password":           {"redis://:wrong@" + locked.Addr, "password"},
+		"no_password":              {"redis://" + locked.Addr, "password"},
+		"frozen":                   {frozenURL, "no answer within 1s"},
+		"loading":                  {loadingURL, "LOADING"},
+		"busy":                     {busyURL, "BUSY"},
+		"no_sentinel":              {"redis+sentinel://127.0.0.1:1?master_name=main", "check the URL"},
+		"no_cluster":               {"redis+cluster://127.0.0.1:1", "refused"},
+		"cluster_without_password": {"redis+cluster://" + locked.Addr, "NOAUTH"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			r := examine(t, 69, "--redis", c.url, "--timeout", "2s")
-			r.wantCheck("connection", "error", c.says)
-			if r.Status != "error" {
-				t.Errorf("status %s", r.Status)
-			}
+		t.Run(name, func(t *testing.T) {
+			examine(t, 69, c.url, "--timeout", "2s").want("connection", "error", c.says)
 		})
 	}
-	c := command(t, "doctor", "--redis", "redis://:wrong@"+locked.Addr)
-	c.ends(69)
+	c := command(t, "doctor", "--redis", "redis://:wrong@"+locked.Addr).ends(69)
 	if strings.Contains(c.out.String()+c.err.String(), "wrong@") {
 		t.Error("the password was shown")
 	}
@@ -56,15 +50,13 @@ func TestInterruptedDoctorCleansUp(t *testing.T) {
 	s, url := goodServer(t)
 	do(t, s, "acl", "setuser", "default", "-publish") // so that a hand-off takes until the heartbeat
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
-		c := command(t, "doctor", "--redis", url)
-		must.OK(t, c.Start())
+		c := command(t, "doctor", "--redis", url).starts()
 		eventually(t, "doctor holds its lock", func() bool { return len(s.Client().Keys(ctx, "*:holders").Val()) > 0 })
-		must.OK(t, c.Process.Signal(sig))
-		c.waits(128 + int(sig))
+		c.isEndedBy(sig)
 		if c.out.Len() > 0 {
 			t.Errorf("%v: a report was written: %q", sig, c.out.String())
 		}
-		wantNoKeys(t, s)
+		wantNoKeys(t, s.Client())
 	}
 }
 
@@ -80,7 +72,7 @@ func TestDoctorTimeoutWhenServerFreezes(t *testing.T) {
 		}
 		s.Freeze()
 	}()
-	r := examine(t, 2, "--redis", url, "--timeout", "2s")
-	r.wantCheck("version", "ok")
-	r.wantCheck("lock", "error")
+	r := examine(t, 2, url, "--timeout", "2s")
+	r.want("version", "ok")
+	r.want("lock", "error")
 }

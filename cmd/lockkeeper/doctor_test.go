@@ -12,22 +12,24 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
+	"github.com/redis/go-redis/v9"
 )
 
-// doctorReport is the output of doctor --json, decoded by its documented names.
+// doctorFinding is a finding of doctor --json, decoded by its documented names.
+type doctorFinding struct {
+	Check, Status, Detail, Advice string
+	ACLRules                      string `json:"acl_rules"`
+	Nodes                         []string
+}
+
 type doctorReport struct {
 	*testing.T
 	Status, URL, Kind, Prefix string
-	Checks                    []struct {
-		Check, Status, Detail, Advice, Docs string
-		ACLRules                            string `json:"acl_rules"`
-		Nodes                               []string
-		Values                              map[string]float64
-	}
+	Checks                    []doctorFinding
 }
 
 // examine runs doctor --json, which must end in time and with the exit code.
-func examine(t *testing.T, code int, args ...string) *doctorReport {
+func examine(t *testing.T, code int, url string, args ...string) *doctorReport {
 	t.Helper()
 	limit := time.Minute // a busy machine can take longer than the default of 10 s
 	if i := slices.Index(args, "--timeout"); i >= 0 {
@@ -35,9 +37,8 @@ func examine(t *testing.T, code int, args ...string) *doctorReport {
 	} else {
 		args = append(args, "--timeout", limit.String())
 	}
-	c := command(t, append([]string{"doctor", "--json"}, args...)...)
 	start := time.Now()
-	c.ends(code)
+	c := command(t, append([]string{"doctor", "--json", "--redis", url}, args...)...).ends(code)
 	if d := time.Since(start); d > limit+10*time.Second { // which a busy machine can take to start and end the process
 		t.Errorf("it took %v", d)
 	}
@@ -46,8 +47,8 @@ func examine(t *testing.T, code int, args ...string) *doctorReport {
 	return r
 }
 
-// wantCheck requires a finding of the check with the status, and with all texts in its detail, advice and ACL rules.
-func (r *doctorReport) wantCheck(check, status string, texts ...string) {
+// want returns the finding of the check with the status, and with all texts in its detail, advice and ACL rules.
+func (r *doctorReport) want(check, status string, texts ...string) (found doctorFinding) {
 	r.Helper()
 	var seen []string
 	for _, c := range r.Checks {
@@ -56,11 +57,12 @@ func (r *doctorReport) wantCheck(check, status string, texts ...string) {
 			continue
 		}
 		if c.Status == status && !slices.ContainsFunc(texts, func(s string) bool { return !strings.Contains(all, s) }) {
-			return
+			return c
 		}
 		seen = append(seen, c.Status+": "+all)
 	}
 	r.Errorf("no %s with status %s and %q; got %q", check, status, texts, seen)
+	return found
 }
 
 // wantAllOKExcept requires that all checks except those given are ok.
@@ -74,10 +76,10 @@ func (r *doctorReport) wantAllOKExcept(others ...string) {
 }
 
 // wantNoKeys requires that the servers have no keys.
-func wantNoKeys(t *testing.T, servers ...*redistest.Server) {
+func wantNoKeys(t *testing.T, servers ...*redis.Client) {
 	t.Helper()
-	for _, s := range servers {
-		if keys := s.Client().Keys(ctx, "*").Val(); len(keys) > 0 {
+	for _, rdb := range servers {
+		if keys := rdb.Keys(ctx, "*").Val(); len(keys) > 0 {
 			t.Errorf("keys were not deleted: %q", keys)
 		}
 	}
@@ -106,72 +108,65 @@ func TestDoctorAcceptsGoodServer(t *testing.T) {
 	s, url := goodServer(t)
 	before := s.Client().ConfigGet(ctx, "*").Val()
 	for _, prefix := range []string{"lock:", "", "app:{x}:"} {
-		r := examine(t, 0, "--redis", url, "--prefix", prefix)
+		r := examine(t, 0, url, "--prefix", prefix)
 		r.wantAllOKExcept()
 		if r.Status != "ok" || r.Kind != "server" || r.Prefix != prefix || r.URL != url {
 			t.Errorf("%+v", r)
 		}
-		r.wantCheck("version", "ok", "Redis "+s.Client().InfoMap(ctx, "server").Item("Server", "redis_version"))
-		r.wantCheck("scripts", "ok", "scripts can be loaded")
-		r.wantCheck("lock", "ok", "handed over 5 times")
-		var checks []string
+		r.want("version", "ok", "Redis "+s.Client().InfoMap(ctx, "server").Item("Server", "redis_version"))
+		r.want("scripts", "ok", "scripts can be loaded")
+		r.want("lock", "ok", "handed over 5 times")
+		checks := ""
 		for _, c := range r.Checks {
-			checks = append(checks, c.Check)
-			if !strings.HasPrefix(c.Docs, "https://github.com/lockkeeper/lockkeeper/blob/main/docs/operations.md#") {
-				t.Errorf("%s points to %s", c.Check, c.Docs)
-			}
+			checks += c.Check + " "
 		}
-		want := strings.Fields("connection version role eviction memory persistence replicas idle-timeout permissions pubsub scripts foreign-keys clock latency client-timeouts lock")
-		if !slices.Equal(checks, want) {
-			t.Errorf("the checks are %q, want %q", checks, want)
+		if checks != "connection version role eviction memory persistence replicas idle-timeout "+
+			"permissions pubsub scripts foreign-keys clock latency client-timeouts lock " {
+			t.Errorf("the checks are %s", checks)
 		}
-		wantNoKeys(t, s)
+		wantNoKeys(t, s.Client())
 	}
 	if after := s.Client().ConfigGet(ctx, "*").Val(); !maps.Equal(before, after) {
 		t.Error("the settings were changed")
 	}
 	c := command(t, "doctor")
 	c.Env = append(c.Env, "REDIS_URL="+url)
-	c.ends(0)
-	c.prints("ok       eviction        noeviction\n", "errors: 0, warnings: 0, unknown: 0, ok: 16\n")
+	c.ends(0).prints("ok       eviction        noeviction\n", "errors: 0, warnings: 0, unknown: 0, ok: 16\n")
 }
 
 func TestDoctorReportsWrongSettings(t *testing.T) {
 	t.Parallel()
 	s, url := goodServer(t)
-	for _, c := range []struct {
-		name     string
-		settings []string
-		code     int
-		check    string
-		status   string
-		says     string
-		others   []string // other checks that fail
+	for name, c := range map[string]struct {
+		settings     []string
+		code         int
+		check        string
+		status, says string
+		other        string // another check that fails
 	}{
-		{"evicting", []string{"maxmemory-policy", "volatile-ttl", "maxmemory", "100mb"}, 2, "eviction", "error", "can be evicted", nil},
-		{"evicting_later", []string{"maxmemory-policy", "allkeys-lru"}, 1, "eviction", "warning", "noeviction", nil},
-		{"nothing_kept", []string{"appendonly", "no"}, 1, "persistence", "warning", "no snapshots", nil},
-		{"snapshots", []string{"appendonly", "no", "save", "3600 1"}, 1, "persistence", "warning", "snapshots: 3600 1", nil},
-		{"written_some_time", []string{"appendfsync", "no"}, 1, "persistence", "warning", "power loss", nil},
-		{"written_at_once", []string{"appendfsync", "always"}, 0, "persistence", "ok", "always", nil},
-		{"no_replicas", []string{"min-replicas-to-write", "1"}, 2, "replicas", "error", "NOREPLICAS", []string{"lock"}},
-		{"closing_soon", []string{"timeout", "2"}, 1, "idle-timeout", "warning", "after 2s", nil},
-		{"closing_late", []string{"timeout", "300"}, 0, "idle-timeout", "ok", "5m", nil},
+		"evicting":          {[]string{"maxmemory-policy", "volatile-ttl", "maxmemory", "100mb"}, 2, "eviction", "error", "can be evicted", ""},
+		"evicting_later":    {[]string{"maxmemory-policy", "allkeys-lru"}, 1, "eviction", "warning", "noeviction", ""},
+		"nothing_kept":      {[]string{"appendonly", "no"}, 1, "persistence", "warning", "no snapshots", ""},
+		"snapshots":         {[]string{"appendonly", "no", "save", "3600 1"}, 1, "persistence", "warning", "snapshots: 3600 1", ""},
+		"written_some_time": {[]string{"appendfsync", "no"}, 1, "persistence", "warning", "power loss", ""},
+		"written_at_once":   {[]string{"appendfsync", "always"}, 0, "persistence", "ok", "always", ""},
+		"no_replicas":       {[]string{"min-replicas-to-write", "1"}, 2, "replicas", "error", "NOREPLICAS", "lock"},
+		"closing_soon":      {[]string{"timeout", "2"}, 1, "idle-timeout", "warning", "after 2s", ""},
+		"closing_late":      {[]string{"timeout", "300"}, 0, "idle-timeout", "ok", "5m", ""},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			for i := 0; i < len(c.settings); i += 2 {
-				name := c.settings[i]
-				was := s.Client().ConfigGet(ctx, name).Val()[name]
-				set(t, s, name, c.settings[i+1])
-				t.Cleanup(func() { set(t, s, name, was) })
+		t.Run(name, func(t *testing.T) {
+			for setting := range slices.Chunk(c.settings, 2) {
+				was := s.Client().ConfigGet(ctx, setting[0]).Val()[setting[0]]
+				set(t, s, setting[0], setting[1])
+				t.Cleanup(func() { set(t, s, setting[0], was) })
 			}
-			r := examine(t, c.code, "--redis", url, "--timeout", "3s")
-			r.wantAllOKExcept(append(c.others, c.check)...)
-			r.wantCheck(c.check, c.status, c.says)
-			for _, o := range c.others {
-				r.wantCheck(o, "error")
+			r := examine(t, c.code, url, "--timeout", "3s")
+			r.wantAllOKExcept(c.other, c.check)
+			r.want(c.check, c.status, c.says)
+			if c.other != "" {
+				r.want(c.other, "error")
 			}
-			wantNoKeys(t, s)
+			wantNoKeys(t, s.Client())
 		})
 	}
 }
@@ -193,10 +188,10 @@ func TestDoctorReportsFullMemory(t *testing.T) {
 		{2, 2, "error", "OOM", "error"},
 	} {
 		set(t, s, "maxmemory", strconv.FormatInt(int64(used/c.share), 10))
-		r := examine(t, c.code, "--redis", "redis://"+s.Addr)
+		r := examine(t, c.code, "redis://"+s.Addr)
 		r.wantAllOKExcept("memory", "lock", "persistence")
-		r.wantCheck("memory", c.memory, c.says)
-		r.wantCheck("lock", c.lock)
+		r.want("memory", c.memory, c.says)
+		r.want("lock", c.lock)
 		if n := s.Client().DBSize(ctx).Val(); n != ballast {
 			t.Errorf("%d keys, want %d as before", n, ballast)
 		}
@@ -211,44 +206,42 @@ func TestDoctorReportsUnwritableDisk(t *testing.T) {
 	eventually(t, "the snapshot fails", func() bool {
 		return s.Client().InfoMap(ctx, "persistence").Item("Persistence", "rdb_last_bgsave_status") == "err"
 	})
-	r := examine(t, 2, "--redis", "redis://"+s.Addr, "--timeout", "3s")
-	r.wantCheck("persistence", "error", "MISCONF")
-	r.wantCheck("lock", "error", "MISCONF")
+	r := examine(t, 2, "redis://"+s.Addr, "--timeout", "3s")
+	r.want("persistence", "error", "MISCONF")
+	r.want("lock", "error", "MISCONF")
 }
 
 func TestDoctorReportsClockOffset(t *testing.T) {
 	t.Parallel()
-	for _, by := range []time.Duration{time.Hour, -time.Hour} {
-		m := miniredis.RunT(t)
-		m.SetTime(time.Now().Add(by))
-		examine(t, 1, "--redis", "redis://"+m.Addr()).wantCheck("clock", "warning", "NTP")
-	}
+	m := miniredis.RunT(t)
+	m.SetTime(time.Now().Add(-time.Hour))
+	examine(t, 1, "redis://"+m.Addr()).want("clock", "warning", "NTP")
 }
 
 func TestDoctorReportsUnsuitableTimeouts(t *testing.T) {
 	t.Parallel()
 	_, url := goodServer(t)
-	examine(t, 1, "--redis", url+"?read_timeout=-1").wantCheck("client-timeouts", "warning", "no read_timeout")
-	examine(t, 1, "--redis", url+"?read_timeout=20s").wantCheck("client-timeouts", "warning", "20s")
-	examine(t, 1, "--redis", url+"?dial_timeout=20s").wantCheck("client-timeouts", "warning", "20s")
-	examine(t, 0, "--redis", url+"?read_timeout=2s").wantCheck("client-timeouts", "ok", "2s")
+	examine(t, 1, url+"?read_timeout=-1").want("client-timeouts", "warning", "no read_timeout")
+	examine(t, 1, url+"?read_timeout=20s").want("client-timeouts", "warning", "20s")
+	examine(t, 1, url+"?dial_timeout=20s").want("client-timeouts", "warning", "20s")
+	examine(t, 0, url+"?read_timeout=2s").want("client-timeouts", "ok", "2s")
 }
 
 func TestDoctorReportsLibrariesThatDeleteLocks(t *testing.T) {
 	t.Parallel()
 	s, url := goodServer(t)
 	do(t, s, "debug", "populate", 5000, "ballast")
-	examine(t, 0, "--redis", url).wantCheck("foreign-keys", "ok", "no key of a library")
+	examine(t, 0, url).want("foreign-keys", "ok", "no key of a library")
 	do(t, s, "rpush", "lock-signal:job\x1b", "1")
 	do(t, s, "set", "job-lock:default:report", "ADDED:2026-11-23T01:02:03Z@host:uuid")
 	do(t, s, "set", "job-lock:mine", "5e1f:1:30000.6000")
-	examine(t, 1, "--redis", url).wantCheck("foreign-keys", "warning", `"lock-signal:job\x1b" is of python-redis-lock`, "reset_all()")
-	examine(t, 0, "--redis", url, "--prefix", "billing:").wantCheck("foreign-keys", "ok")
-	r := examine(t, 1, "--redis", url, "--prefix", "job-lock:")
-	r.wantCheck("foreign-keys", "warning", "job-lock:default:report is of ShedLock", "safeUpdate(true)")
-	r = examine(t, 1, "--redis", url, "--prefix", "") // both
-	r.wantCheck("foreign-keys", "warning", "python-redis-lock")
-	r.wantCheck("foreign-keys", "warning", "ShedLock")
+	examine(t, 1, url).want("foreign-keys", "warning", `"lock-signal:job\x1b" is of python-redis-lock`, "reset_all()")
+	examine(t, 0, url, "--prefix", "billing:").want("foreign-keys", "ok")
+	r := examine(t, 1, url, "--prefix", "job-lock:")
+	r.want("foreign-keys", "warning", "job-lock:default:report is of ShedLock", "safeUpdate(true)")
+	r = examine(t, 1, url, "--prefix", "") // both
+	r.want("foreign-keys", "warning", "python-redis-lock")
+	r.want("foreign-keys", "warning", "ShedLock")
 	do(t, s, "del", "job-lock:default:report")
-	examine(t, 0, "--redis", url, "--prefix", "job-lock:").wantCheck("foreign-keys", "ok") // the other one is a mutex
+	examine(t, 0, url, "--prefix", "job-lock:").want("foreign-keys", "ok") // the other one is a mutex
 }
