@@ -27,31 +27,21 @@ func TestDocumentedForcedRelease(t *testing.T) {
 	if !found {
 		t.Fatal("docs/operations.md has no such section")
 	}
-	s := redistest.Start(t)
-	rdb := s.Client()
+	rdb := redistest.Start(t).Client()
 	const ttl = 3 * time.Second
-	type lock struct {
-		on     func(k *lockkeeper.Keeper, limit int) lockkeeper.Locker
-		second bool // there is a second holder, which keeps its lease
-	}
 	const name = "orders:42"
-	sem := func(k *lockkeeper.Keeper, limit int) lockkeeper.Locker {
+	k := keeperOf(t, rdb, "")
+	sem := func(limit int) lockkeeper.Locker {
 		return must.Get(must.Get(semaphore.New(k, name, limit, &semaphore.Options{TTL: ttl}))(t).LockerN(1))(t)
 	}
-	write := func(k *lockkeeper.Keeper, _ int) lockkeeper.Locker {
-		return must.Get(rwlock.New(k, name, &rwlock.Options{TTL: ttl}))(t)
-	}
-	for row, c := range map[string]lock{
-		"mutex": {on: func(k *lockkeeper.Keeper, _ int) lockkeeper.Locker {
-			return must.Get(mutex.New(k, name, &mutex.Options{TTL: ttl}))(t)
-		}},
-		"fair": {on: func(k *lockkeeper.Keeper, _ int) lockkeeper.Locker {
-			return must.Get(fair.New(k, name, &fair.Options{TTL: ttl}))(t)
-		}},
-		"rwlock, one holder":    {on: write},
-		"rwlock, all":           {on: write},
-		"semaphore, one holder": {on: sem, second: true},
-		"semaphore, all":        {on: sem},
+	write := must.Get(rwlock.New(k, name, &rwlock.Options{TTL: ttl}))(t)
+	for row, l := range map[string]lockkeeper.Locker{
+		"mutex":                 must.Get(mutex.New(k, name, &mutex.Options{TTL: ttl}))(t),
+		"fair":                  must.Get(fair.New(k, name, &fair.Options{TTL: ttl}))(t),
+		"rwlock, one holder":    write,
+		"rwlock, all":           write,
+		"semaphore, one holder": sem(2),
+		"semaphore, all":        sem(1),
 	} {
 		t.Run(row, func(t *testing.T) {
 			must.OK(t, rdb.FlushDB(ctx).Err())
@@ -60,14 +50,9 @@ func TestDocumentedForcedRelease(t *testing.T) {
 			if !found {
 				t.Fatalf("there is no row %q", row)
 			}
-			k := keeperOf(t, rdb, "")
-			l := c.on(k, 1)
-			if c.second {
-				l = c.on(k, 2)
-			}
 			lease := must.Get(l.TryLock(ctx))(t)
-			var other *lockkeeper.Lease
-			if c.second {
+			var other *lockkeeper.Lease // of a second holder, which keeps it
+			if row == "semaphore, one holder" {
 				other = must.Get(l.TryLock(ctx))(t)
 			}
 			if _, err := l.TryLock(ctx); !errors.Is(err, lockkeeper.ErrNotAcquired) {
@@ -82,6 +67,7 @@ func TestDocumentedForcedRelease(t *testing.T) {
 			if err != nil {
 				t.Fatalf("after %q: %v", command, err)
 			}
+			defer func() { _ = next.Release(ctx) }()
 			if next.Fence() <= lease.Fence() {
 				t.Errorf("fence %d after %d", next.Fence(), lease.Fence())
 			}
@@ -93,11 +79,9 @@ func TestDocumentedForcedRelease(t *testing.T) {
 			if !errors.Is(lease.Err(), lockkeeper.ErrLost) {
 				t.Error(lease.Err())
 			}
-			if c.second {
+			if other != nil {
 				time.Sleep(ttl / 2) // so that it has been renewed
-				if err := other.Err(); err != nil {
-					t.Errorf("the other holder: %v", err)
-				}
+				must.Report(t, other.Err())
 				if used := rdb.ZScore(ctx, "{lock:orders:42}:semaphore:holders", "used").Val(); used != -2 {
 					t.Errorf("the sum of the permits is %v", used)
 				}
