@@ -14,6 +14,7 @@ import (
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
 
 var screenshots = flag.String("screenshots", "", "write screenshots for the documentation to this `directory`")
@@ -25,10 +26,10 @@ var browser context.Context // nil if there is none
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	os.Exit(run(m))
+	os.Exit(withBrowser(m))
 }
 
-func run(m *testing.M) int {
+func withBrowser(m *testing.M) int {
 	path := findBrowser()
 	if path == "" {
 		return m.Run()
@@ -106,26 +107,24 @@ func newTab(t *testing.T, width, height int64) *tab {
 		}
 	})
 	p.do(chromedp.EmulateViewport(width, height))
-	call(p, emulation.SetFocusEmulationEnabled.Method, func() error { // a page that is hidden is not updated
-		_, err := chromedp.Call(p.ctx, emulation.SetFocusEmulationEnabled, emulation.SetFocusEmulationEnabledParams{Enabled: true})
-		return err
-	})
+	focused := emulation.SetFocusEmulationEnabledParams{Enabled: true} // a page that is hidden is not updated
+	must.Get(chromedp.Call(p.ctx, emulation.SetFocusEmulationEnabled, focused))(t)
 	return p
 }
 
-func call(p *tab, what string, f func() error) {
-	p.Helper()
-	if err := f(); err != nil {
-		p.Fatalf("%s: %v", what, err)
-	}
+// run does something in the page, for as long as a test waits at most.
+func run[V any](p *tab, action chromedp.Action[V]) (V, error) {
+	ctx, cancel := context.WithTimeout(p.ctx, timeout)
+	defer cancel()
+	return chromedp.Run(ctx, action)
 }
 
 func (p *tab) do(steps ...chromedp.Action[chromedp.Void]) {
 	p.Helper()
-	ctx, cancel := context.WithTimeout(p.ctx, timeout)
-	defer cancel()
-	if err := chromedp.Do(ctx, steps...); err != nil {
-		p.Fatalf("%v\n%s", err, p.text())
+	for _, step := range steps {
+		if _, err := run(p, step); err != nil {
+			p.Fatalf("%v\n%s", err, p.text())
+		}
 	}
 }
 
@@ -137,9 +136,7 @@ func (p *tab) open(url string) {
 // value returns the value of an expression in the page.
 func value[V any](p *tab, expression string) V {
 	p.Helper()
-	ctx, cancel := context.WithTimeout(p.ctx, timeout)
-	defer cancel()
-	v, err := chromedp.Run(ctx, chromedp.Evaluate[V](expression))
+	v, err := run(p, chromedp.Evaluate[V](expression))
 	if err != nil {
 		p.Fatalf("%s: %v", expression, err)
 	}

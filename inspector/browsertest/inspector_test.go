@@ -18,6 +18,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/fair"
 	"github.com/lockkeeper/lockkeeper/inspector"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/mutex"
@@ -36,15 +37,8 @@ type site struct {
 func newSite(t *testing.T, opts *inspector.Options) *site {
 	t.Helper()
 	s := &site{T: t, locks: lockkeepertest.New(t)}
-	o, err := redis.ParseURL(s.locks.URL(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	rdb := redis.NewClient(o)
-	k, err := lockkeeper.New(rdb, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	rdb := redis.NewClient(must.Get(redis.ParseURL(s.locks.URL(t)))(t))
+	k := must.Get(lockkeeper.New(rdb, nil))(t)
 	t.Cleanup(func() {
 		_ = k.Close()
 		_ = rdb.Close()
@@ -56,10 +50,7 @@ func newSite(t *testing.T, opts *inspector.Options) *site {
 // serve serves the pages below a path, as a program mounts them.
 func (s *site) serve(k *lockkeeper.Keeper, opts *inspector.Options) {
 	s.Helper()
-	h, err := inspector.New(k, opts)
-	if err != nil {
-		s.Fatal(err)
-	}
+	h := must.Get(inspector.New(k, opts))(s)
 	mux := http.NewServeMux()
 	mux.Handle("/ops/locks/", http.StripPrefix("/ops/locks", h))
 	s.http = httptest.NewServer(mux)
@@ -76,35 +67,22 @@ func (s *site) keeper(owner string) *lockkeeper.Keeper {
 	return s.locks.Keeper(s.T, &lockkeeper.Options{Owner: owner, HeartbeatInterval: 200 * time.Millisecond, HeartbeatTimeout: time.Second})
 }
 
-func (s *site) fair(k *lockkeeper.Keeper, name string) *fair.Lock {
+// holds acquires a lock and releases it at the end of the test, if it is still held.
+func (s *site) holds(lock func(context.Context) (*lockkeeper.Lease, error)) *lockkeeper.Lease {
 	s.Helper()
-	l, err := fair.New(k, name, nil)
-	if err != nil {
-		s.Fatal(err)
-	}
-	return l
-}
-
-// lock acquires a lock and releases it at the end of the test, if it is still held.
-func (s *site) lock(k *lockkeeper.Keeper, name string) *lockkeeper.Lease {
-	s.Helper()
-	lease, err := s.fair(k, name).Lock(s.Context())
-	if err != nil {
-		s.Fatal(err)
-	}
+	lease := must.Get(lock(s.Context()))(s)
 	s.Cleanup(func() { _ = lease.Release(context.Background()) })
 	return lease
 }
 
-// wait queues for a lock, and returns a channel for the outcome. At the end of the test it leaves the queue.
-func (s *site) wait(k *lockkeeper.Keeper, name string) <-chan error {
+// waits queues for a lock, and returns a channel for the outcome. At the end of the test it leaves the queue.
+func (s *site) waits(lock func(context.Context) (*lockkeeper.Lease, error)) <-chan error {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	ended := make(chan struct{})
-	l := s.fair(k, name)
 	go func() {
 		defer close(ended)
-		lease, err := l.Lock(ctx)
+		lease, err := lock(ctx)
 		done <- err
 		if err == nil {
 			<-ctx.Done()
@@ -116,6 +94,17 @@ func (s *site) wait(k *lockkeeper.Keeper, name string) <-chan error {
 		<-ended
 	})
 	return done
+}
+
+// lock acquires a fair lock, and wait queues for one.
+func (s *site) lock(k *lockkeeper.Keeper, name string) *lockkeeper.Lease {
+	s.Helper()
+	return s.holds(must.Get(fair.New(k, name, nil))(s).Lock)
+}
+
+func (s *site) wait(k *lockkeeper.Keeper, name string) <-chan error {
+	s.Helper()
+	return s.waits(must.Get(fair.New(k, name, nil))(s).Lock)
 }
 
 // A lock appears in the list, changes hands on its page, and disappears, without a reload.
@@ -131,9 +120,7 @@ func TestPageFollowsLock(t *testing.T) {
 	p.waitFor("Nobody waits.")
 	s.wait(s.keeper("bob"), "orders:42")
 	p.waitUntil("document.querySelector('#queue').closest('section').innerText.includes('bob')")
-	if err := alice.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, alice.Release(t.Context()))
 	p.waitUntil("document.querySelector('#holders').closest('section').innerText.includes('bob')")
 	p.waitFor("Nobody waits.")
 	if strings.Contains(p.text(), "alice") {
@@ -182,9 +169,7 @@ func TestBreak(t *testing.T) {
 	if !errors.As(lease.Err(), &broken) || broken.By != "ann" || broken.Reason != "it hangs" {
 		t.Errorf("the holder has %v", lease.Err())
 	}
-	if err := <-bob; err != nil {
-		t.Error(err)
-	}
+	must.Report(t, <-bob)
 	p.click("main a.button", "x")
 	p.waitUntil("document.querySelector('#holders').closest('section').innerText.includes('bob')")
 }
@@ -208,9 +193,7 @@ func TestBreakRefused(t *testing.T) {
 	p.allowed = "403"
 	p.click("button.danger", "Forbidden")
 	p.waitFor("only operators may break locks")
-	if lease.Err() != nil {
-		t.Fatal(lease.Err())
-	}
+	must.OK(t, lease.Err())
 	p.open(s.url + "lock?kind=fair&name=x")
 	p.waitFor("alice")
 	if strings.Contains(p.text(), "Break") {
@@ -265,10 +248,7 @@ func (p *tab) slash() {
 	for _, e := range []input.DispatchKeyEventParams{
 		{Type: input.DispatchKeyEventTypeKeyDown, Key: "/", Code: "Slash", Text: "/"}, {Type: input.DispatchKeyEventTypeKeyUp, Key: "/", Code: "Slash"},
 	} {
-		call(p, "press /", func() error {
-			_, err := chromedp.Call(p.ctx, input.DispatchKeyEvent, e)
-			return err
-		})
+		must.Get(chromedp.Call(p.ctx, input.DispatchKeyEvent, e))(p)
 	}
 }
 
@@ -318,10 +298,7 @@ func TestWithoutJavaScript(t *testing.T) {
 	k := s.keeper("alice")
 	s.lock(k, "invoices")
 	s.lock(k, "orders:1")
-	call(p, "disable scripts", func() error {
-		_, err := chromedp.Call(p.ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
-		return err
-	})
+	must.Get(chromedp.Call(p.ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true}))(t)
 	p.open(s.url)
 	p.waitForHTML("2 names")
 	p.waitForHTML("As of this request.")
@@ -336,9 +313,7 @@ func TestWithoutJavaScript(t *testing.T) {
 func (p *tab) waitForHTML(text string) {
 	p.Helper()
 	for end := time.Now().Add(timeout); ; time.Sleep(10 * time.Millisecond) {
-		ctx, cancel := context.WithTimeout(p.ctx, timeout)
-		html, err := chromedp.Run(ctx, chromedp.OuterHTML(chromedp.CSS("body")))
-		cancel()
+		html, err := run(p, chromedp.OuterHTML(chromedp.CSS("body")))
 		if err == nil && strings.Contains(html, text) {
 			return
 		}
@@ -376,7 +351,10 @@ func TestManyNames(t *testing.T) {
 	p := newTab(t, 1000, 800)
 	useRealServer(t)
 	s := newSite(t, nil)
-	s.many(5000)
+	k := s.keeper("scheduler")
+	for i := range 5000 {
+		s.holds(must.Get(mutex.New(k, fmt.Sprintf("job:%05d", i), nil))(t).TryLock)
+	}
 	p.open(s.url)
 	p.waitFor("5,000 names")
 	if n := value[int](p, "document.querySelectorAll('.names tbody tr').length"); n != 200 {
@@ -394,21 +372,4 @@ func TestManyNames(t *testing.T) {
 func useRealServer(t *testing.T) {
 	t.Helper()
 	t.Setenv("LOCKKEEPERTEST_REDIS_URL", "redis://"+redistest.Start(t).Addr)
-}
-
-// many locks n names, job:00000 and so on.
-func (s *site) many(n int) {
-	s.Helper()
-	k := s.keeper("scheduler")
-	for i := range n {
-		m, err := mutex.New(k, fmt.Sprintf("job:%05d", i), nil)
-		if err != nil {
-			s.Fatal(err)
-		}
-		lease, err := m.TryLock(s.Context())
-		if err != nil {
-			s.Fatal(err)
-		}
-		s.Cleanup(func() { _ = lease.Release(context.Background()) })
-	}
 }
