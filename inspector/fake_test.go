@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -98,16 +98,9 @@ func (f *fake) breakLock(_ context.Context, id lockID, opts admin.BreakOptions) 
 	f.broken = append(f.broken, opts)
 	b := &admin.BreakResult{}
 	if i := f.locks[id]; i != nil && !f.nothing {
-		for _, h := range i.Holders {
-			if opts.All || h.Token == opts.Token {
-				b.Holders = append(b.Holders, h)
-			}
-		}
-		for _, w := range i.Waiters {
-			if opts.All || w.Token == opts.Token {
-				b.Waiters = append(b.Waiters, w)
-			}
-		}
+		other := func(token string) bool { return !opts.All && token != opts.Token }
+		b.Holders = slices.DeleteFunc(slices.Clone(i.Holders), func(h lockkeeper.Holder) bool { return other(h.Token) })
+		b.Waiters = slices.DeleteFunc(slices.Clone(i.Waiters), func(w lockkeeper.Waiter) bool { return other(w.Token) })
 	}
 	b.Notified = len(b.Holders)
 	return b, f.err
@@ -157,19 +150,16 @@ func (f *fake) queue(id lockID, n int) *admin.LockState {
 type testHandler struct {
 	*testing.T
 	*Handler
-	fake *fake
-	log  *strings.Builder
+	log *strings.Builder
 }
 
 func serve(t *testing.T, f *fake, opts Options) *testHandler {
 	t.Helper()
 	log := &strings.Builder{}
-	if opts.Logger == nil {
-		opts.Logger = slog.New(slog.NewTextHandler(log, nil))
-	}
+	opts.Logger = slog.New(slog.NewTextHandler(log, nil))
 	h := must.Get(newHandler(f, &opts))(t)
 	t.Cleanup(h.Close)
-	return &testHandler{t, h, f, log}
+	return &testHandler{t, h, log}
 }
 
 // get returns a page, which must have a status and contain some texts.
@@ -178,11 +168,27 @@ func (h *testHandler) get(url string, status int, says ...string) string {
 	return h.do(httptest.NewRequest(http.MethodGet, url, nil), status, says...)
 }
 
+// post sends a form, as its page would.
 func (h *testHandler) post(url, form string, status int, says ...string) string {
 	h.Helper()
+	return h.do(posted(url, form), status, says...)
+}
+
+func posted(url, form string) *http.Request {
 	r := httptest.NewRequest(http.MethodPost, url, strings.NewReader(form))
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	return h.do(r, status, says...)
+	r.Header.Set("Sec-Fetch-Site", "same-origin")
+	return r
+}
+
+// lacks checks that a page has none of the texts.
+func (h *testHandler) lacks(page string, texts ...string) {
+	h.Helper()
+	for _, text := range texts {
+		if strings.Contains(page, text) {
+			h.Errorf("%q in:\n%s", text, page)
+		}
+	}
 }
 
 func (h *testHandler) do(r *http.Request, status int, says ...string) string {
@@ -250,5 +256,3 @@ func (b *browser) close() {
 	b.cancel()
 	<-b.done
 }
-
-var _ io.Writer = (*browser)(nil)

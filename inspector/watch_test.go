@@ -100,53 +100,39 @@ func TestSlowLooksAreFollowedByPauses(t *testing.T) {
 	})
 }
 
-func TestSlowBrowserDelaysNobody(t *testing.T) {
+// A stream that was slow gets the latest state, and not those before. One that receives nothing is given up. Others are not delayed.
+func TestSlowBrowsers(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fake) {
 		id := lockID{"fair", "x"}
-		i := f.queue(id, 3)
+		i := f.queue(id, 9)
 		h := serve(t, f, Options{})
-		slow, fast := h.open("/events?of=lock&kind=fair&name=x", make(chan struct{})), h.open("/events?of=lock&kind=fair&name=x", nil)
+		const url = "/events?of=lock&kind=fair&name=x"
+		block := make(chan struct{})
+		fast, slow, deaf := h.open(url, nil), h.open(url, block), h.open(url, make(chan struct{}))
 		time.Sleep(500 * time.Millisecond) // changes are between looks
 		for n := range 8 {
 			time.Sleep(time.Second)
 			next := *i
-			next.Waiters = i.Waiters[:n%3]
+			next.Waiters = i.Waiters[n+1:]
 			f.set(func() { f.locks[id] = &next })
 		}
 		time.Sleep(time.Second)
 		if n := fast.events(); n != 9 {
 			t.Errorf("%d events for the first state and 8 changes", n)
 		}
+		close(block)
+		synctest.Wait()
+		if n := slow.events(); n > 2 || !strings.Contains(slow.text(), "One waits for the holder") {
+			t.Errorf("%d events:\n%s", n, slow.text())
+		}
 		time.Sleep(2 * writeTimeout)
 		select {
-		case <-slow.done:
+		case <-deaf.done:
 		default:
 			t.Error("a browser that receives nothing was not given up")
 		}
 		fast.close()
-	})
-}
-
-// A stream that was slow gets the latest state, and not those before.
-func TestSlowBrowserGetsLatestState(t *testing.T) {
-	inBubble(t, func(t *testing.T, f *fake) {
-		id := lockID{"fair", "x"}
-		i := f.queue(id, 9)
-		block := make(chan struct{})
-		h := serve(t, f, Options{})
-		b := h.open("/events?of=lock&kind=fair&name=x", block)
-		for n := range 9 {
-			next := *i
-			next.Waiters = i.Waiters[n:]
-			f.set(func() { f.locks[id] = &next })
-			time.Sleep(time.Second)
-		}
-		close(block)
-		synctest.Wait()
-		if n := b.events(); n > 2 || !strings.Contains(b.text(), "One waits for the holder") {
-			t.Errorf("%d events:\n%s", n, b.text())
-		}
-		b.close()
+		slow.close()
 	})
 }
 
@@ -181,22 +167,18 @@ func TestHungServer(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fake) {
 		f.takes = time.Hour
 		h := serve(t, f, Options{})
-		began := time.Now()
-		h.get("/lock?kind=fair&name=x", 200, "Reading from Redis")
-		if d := time.Since(began); d > patience {
-			t.Errorf("the page took %v", d)
+		takes := func(limit time.Duration, do func()) {
+			t.Helper()
+			began := time.Now()
+			do()
+			if d := time.Since(began); d > limit {
+				t.Errorf("it took %v", d)
+			}
 		}
+		takes(patience, func() { h.get("/lock?kind=fair&name=x", 200, "Reading from Redis") })
 		time.Sleep(lockTimeout)
-		began = time.Now()
-		h.get("/lock?kind=fair&name=x", 200, "deadline exceeded")
-		if d := time.Since(began); d > patience {
-			t.Errorf("the page took %v", d)
-		}
-		began = time.Now()
-		h.Close()
-		if d := time.Since(began); d > 0 {
-			t.Errorf("Close took %v", d)
-		}
+		takes(patience, func() { h.get("/lock?kind=fair&name=x", 200, "deadline exceeded") })
+		takes(0, h.Close)
 	})
 }
 
