@@ -153,16 +153,6 @@ func TestLs(t *testing.T) {
 	}
 }
 
-func TestLsSeesOnlyItsPrefix(t *testing.T) {
-	t.Parallel()
-	s := newScene(t)
-	c := command(t, "run", "--redis", s.url, "--prefix", "other:", "x", "--", "sh", "-c", `exec "$LOCKKEEPER" ls --redis "$URL" --prefix other:`)
-	c.Env = append(c.Env, "LOCKKEEPER="+c.Path, "URL="+s.url)
-	if c.ends(0); !strings.HasSuffix(c.out.String(), "  x\n") || strings.Count(c.out.String(), "\n") != 2 {
-		t.Error(c.out.String())
-	}
-}
-
 // show runs show --json.
 func (s *scene) show(t *testing.T, args ...string) (i output.Inspection) {
 	t.Helper()

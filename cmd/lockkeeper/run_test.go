@@ -27,29 +27,6 @@ func runner(t *testing.T, url string, flags ...string) func(args ...string) *tes
 	}
 }
 
-// exclusiveLock is a lock x of which one command at a time is run.
-type exclusiveLock struct {
-	rdb         *redis.Client
-	run         func(args ...string) *testCommand
-	lock, queue string // keys
-}
-
-// forEachLock runs a test for each implementation.
-func forEachLock(t *testing.T, test func(t *testing.T, x *exclusiveLock)) {
-	t.Parallel()
-	for name, flags := range map[string][]string{"mutex": nil, "semaphore": {"--kind", "semaphore", "--limit", "3", "--permits", "2"}} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			rdb, url := server(t)
-			x := &exclusiveLock{rdb, runner(t, url, flags...), "lock:x", "{lock:x}:" + name + ":queue"}
-			if name == "semaphore" {
-				x.lock = "{lock:x}:semaphore:holders"
-			}
-			test(t, x)
-		})
-	}
-}
-
 // isHeld waits until the lock of a key is held.
 func isHeld(t *testing.T, rdb *redis.Client, key string) {
 	t.Helper()
@@ -62,12 +39,6 @@ func isFree(t *testing.T, rdb *redis.Client, key string) {
 	if rdb.Exists(ctx, key).Val() != 0 {
 		t.Errorf("%s is held", key)
 	}
-}
-
-// isWaitedFor waits until a queue has n waiters.
-func isWaitedFor(t *testing.T, rdb *redis.Client, queue string, n int64) {
-	t.Helper()
-	eventually(t, queue+" has waiters", func() bool { return rdb.ZCount(ctx, queue, "-inf", protocol.BehindWaiters).Val() == n })
 }
 
 func TestRedlockUsesMajority(t *testing.T) {
@@ -96,86 +67,51 @@ func TestRedlockUsesMajority(t *testing.T) {
 }
 
 func TestChildExitCodePropagated(t *testing.T) {
-	forEachLock(t, func(t *testing.T, x *exclusiveLock) {
-		x.run("x", "--", "sh", "-c", "exit 7").ends(7)
-		x.run("x", "--", "sh", "-c", "kill -9 $$").ends(128 + 9)
-		isFree(t, x.rdb, x.lock)
-	})
-}
-
-func TestReadersShareWriterExcludes(t *testing.T) {
-	t.Parallel()
-	_, url := server(t)
-	run := runner(t, url, "--try", "--kind")
-	dir := t.TempDir()
-	var readers []*testCommand
-	for _, file := range []string{"first", "second"} {
-		c := run("read", "x", "--", "sh", "-c", `: >"$1"; until [ -e go ]; do sleep 0.01; done`, "sh", file)
-		c.Dir = dir
-		readers = append(readers, c.starts())
-		c.creates(file)
-	}
-	run("read", "x", "--", "true").ends(0)
-	run("write", "x", "--", "true").ends(exit.NotAcquired, "not acquired")
-	run("fair", "x", "--", "true").ends(0)
-	readers[0].finds("go")
-	for _, c := range readers {
-		c.waits(0)
-	}
-	run("write", "x", "--", "true").ends(0)
-}
-
-func TestConcurrencyLimit(t *testing.T) {
 	t.Parallel()
 	rdb, url := server(t)
-	for name, flags := range map[string][]string{
-		"semaphore": {"--limit", "2"},
-		"ratelimit": {"--limit", "9", "--per", "1s", "--at-once", "2"},
-	} {
-		run := runner(t, url, append(flags, "--kind", "semaphore")...)
-		dir := t.TempDir()
-		var all []*testCommand
-		for _, file := range []string{"first", "second", "third"} {
-			if file == "third" {
-				run("--try", "x", "--", "true").ends(exit.NotAcquired, "not acquired")
-			}
-			c := run("x", "--", "sh", "-c", `: >"$1"; until [ -e go ]; do sleep 0.01; done`, "sh", file)
-			c.Dir = dir
-			all = append(all, c.starts())
-			if file != "third" {
-				c.creates(file)
-			}
-		}
-		isWaitedFor(t, rdb, "{lock:x}:"+name+":queue", 1)
-		if _, err := os.Stat(filepath.Join(dir, "third")); err == nil {
-			t.Errorf("%s: three run at once", name)
-		}
-		all[0].finds("go")
-		for _, c := range all {
-			c.waits(0)
-		}
-	}
+	run := runner(t, url, "x", "--", "sh", "-c")
+	run("exit 7").ends(7)
+	run("kill -9 $$").ends(128 + 9)
+	isFree(t, rdb, "lock:x")
 }
 
-// The fence of a grant is the time of the server in microseconds, so the children print exactly when each was granted.
-func TestWindowLimit(t *testing.T) {
+// Commands that run, and whether others can run beside them.
+func TestKindsExclude(t *testing.T) {
 	t.Parallel()
-	_, url := server(t)
-	const limit, runs, per = 2, 6, 300 * time.Millisecond
-	run := runner(t, url, "--kind", "semaphore", "--limit", strconv.Itoa(limit), "--per", per.String())
-	var all []*testCommand
-	for range runs {
-		all = append(all, run("x", "--", "sh", "-c", "echo $LOCKKEEPER_FENCE").starts())
-	}
-	var at []int64
-	for _, c := range all {
-		at = append(at, must.Get(strconv.ParseInt(strings.TrimSpace(c.waits(0).out.String()), 10, 64))(t))
-	}
-	slices.Sort(at)
-	for i := limit; i < runs; i++ {
-		if apart := time.Duration(at[i]-at[i-limit]) * time.Microsecond; apart < per {
-			t.Errorf("%d were granted within %v", limit+1, apart)
-		}
+	const limit, window = "--kind semaphore --limit 4 --permits 2", "--kind semaphore --limit 9 --per 1s --at-once 2"
+	for flags, c := range map[string]struct {
+		running int
+		others  map[string]int // exit codes
+	}{
+		"--kind mutex": {1, map[string]int{"--kind mutex": exit.NotAcquired, "--kind fair": 0}},
+		"--kind read":  {2, map[string]int{"--kind read": 0, "--kind write": exit.NotAcquired, "--kind fair": 0}},
+		"--kind write": {1, map[string]int{"--kind read": exit.NotAcquired}},
+		limit:          {2, map[string]int{limit: exit.NotAcquired}},
+		window:         {2, map[string]int{window: exit.NotAcquired}},
+	} {
+		t.Run(flags, func(t *testing.T) {
+			t.Parallel()
+			_, url := server(t)
+			run := func(flags string, args ...string) *testCommand {
+				return runner(t, url, strings.Fields(flags)...)(append([]string{"--try", "x", "--"}, args...)...)
+			}
+			var all []*testCommand
+			for range c.running {
+				x := run(flags, "sh", "-c", `: >runs; until [ -e go ]; do sleep 0.01; done`)
+				x.Dir = t.TempDir()
+				all = append(all, x.starts())
+				x.creates("runs")
+			}
+			for other, code := range c.others {
+				run(other, "true").ends(code)
+			}
+			waiting := runner(t, url, strings.Fields(flags)...)("x", "--", "true").starts()
+			for _, x := range all {
+				x.finds("go")
+				x.waits(0)
+			}
+			waiting.waits(0)
+		})
 	}
 }
 
@@ -183,7 +119,10 @@ func TestRetryAfterReported(t *testing.T) {
 	t.Parallel()
 	_, url := server(t)
 	run := runner(t, url, "--kind", "semaphore", "--limit", "3", "--per", "1h")
-	run("--permits", "2", "x", "--", "true").ends(0)
+	c := run("--permits", "2", "x", "--", "sh", "-c", "echo $LOCKKEEPER_FENCE").ends(0)
+	if fence := must.Get(strconv.ParseInt(strings.TrimSpace(c.out.String()), 10, 64))(t); time.Since(time.UnixMicro(fence)).Abs() > time.Hour {
+		t.Errorf("the fence is %d, not a time", fence)
+	}
 	run("--try", "--permits", "2", "x", "--", "true").ends(exit.NotAcquired, "not acquired", "not before 59m")
 	start := time.Now()
 	run("--wait", "59m", "--permits", "2", "x", "--", "true").ends(exit.NotAcquired, "not acquired", "not before 59m")
@@ -219,20 +158,22 @@ func TestChildEnvironment(t *testing.T) {
 }
 
 func TestInterruptWhileWaitingLeavesQueue(t *testing.T) {
-	forEachLock(t, func(t *testing.T, x *exclusiveLock) {
-		holder := x.run("x", "--", "sleep", "60").starts()
-		isHeld(t, x.rdb, x.lock)
-		for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
-			c := x.run("x", "--", "true").starts()
-			isWaitedFor(t, x.rdb, x.queue, 1)
-			c.isEndedBy(sig)
-			if n := x.rdb.ZCount(ctx, x.queue, "-inf", protocol.BehindWaiters).Val(); n != 0 {
-				t.Errorf("%v: %d waiters are still queued", sig, n)
-			}
+	t.Parallel()
+	rdb, url := server(t)
+	run := runner(t, url, "x", "--")
+	holder := run("sleep", "60").starts()
+	isHeld(t, rdb, "lock:x")
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		c := run("true").starts()
+		waiters := func() int64 { return rdb.ZCount(ctx, "{lock:x}:mutex:queue", "-inf", protocol.BehindWaiters).Val() }
+		eventually(t, "it waits", func() bool { return waiters() == 1 })
+		c.isEndedBy(sig)
+		if n := waiters(); n != 0 {
+			t.Errorf("%v: %d waiters are still queued", sig, n)
 		}
-		holder.isEndedBy(syscall.SIGTERM)
-		isFree(t, x.rdb, x.lock)
-	})
+	}
+	holder.isEndedBy(syscall.SIGTERM)
+	isFree(t, rdb, "lock:x")
 }
 
 // If the server stops answering, run ends soon after the command even if the lease is long, and at once after a signal.
@@ -293,22 +234,22 @@ func TestSignalsForwarded(t *testing.T) {
 
 // The child ignores SIGTERM, and has a child of its own.
 func TestLostLockEndsProcessGroup(t *testing.T) {
-	forEachLock(t, func(t *testing.T, x *exclusiveLock) {
-		const script = `trap 'echo asked' TERM; (trap '' TERM; while :; do echo tick >alive; sleep 0.02; done) & while :; do sleep 0.05; done`
-		c := x.run("--ttl", "600ms", "--grace", "300ms", "x", "--", "sh", "-c", script)
-		c.Dir = t.TempDir()
-		c.starts().creates("alive")
-		start := time.Now()
-		x.rdb.Del(ctx, x.lock)
-		c.waits(exit.Lost, "lost").prints("asked")
-		if d := time.Since(start); d < 300*time.Millisecond || d > 5*time.Second {
-			t.Errorf("it took %v", d)
-		}
-		alive := filepath.Join(c.Dir, "alive")
-		must.OK(t, os.Remove(alive))
-		time.Sleep(100 * time.Millisecond)
-		if _, err := os.Stat(alive); err == nil {
-			t.Error("the grandchild was not killed")
-		}
-	})
+	t.Parallel()
+	rdb, url := server(t)
+	const script = `trap 'echo asked' TERM; (trap '' TERM; while :; do echo tick >alive; sleep 0.02; done) & while :; do sleep 0.05; done`
+	c := runner(t, url, "--ttl", "600ms", "--grace", "300ms")("x", "--", "sh", "-c", script)
+	c.Dir = t.TempDir()
+	c.starts().creates("alive")
+	start := time.Now()
+	rdb.Del(ctx, "lock:x")
+	c.waits(exit.Lost, "lost").prints("asked")
+	if d := time.Since(start); d < 300*time.Millisecond || d > 5*time.Second {
+		t.Errorf("it took %v", d)
+	}
+	alive := filepath.Join(c.Dir, "alive")
+	must.OK(t, os.Remove(alive))
+	time.Sleep(100 * time.Millisecond)
+	if _, err := os.Stat(alive); err == nil {
+		t.Error("the grandchild was not killed")
+	}
 }
