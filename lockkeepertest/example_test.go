@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -18,44 +17,18 @@ import (
 
 // run runs a test within an example, and prints how it fails. Tests have a *testing.T instead.
 func run(test func(t testing.TB)) {
-	t := new(exampleT)
-	ended := make(chan struct{})
-	go func() { // since Fatal ends the goroutine
-		defer close(ended)
-		defer func() {
-			for i := len(t.cleanups) - 1; i >= 0; i-- {
-				t.cleanups[i]()
-			}
-		}()
-		test(t)
-	}()
-	<-ended
+	for _, failure := range failuresOf(exampleT{}, test) {
+		fmt.Println(failure)
+	}
 }
 
-// exampleT has the methods of a *testing.T that the package uses.
-type exampleT struct {
-	testing.TB
-	cleanups []func()
-}
+// exampleT has the other methods of a *testing.T that the package uses.
+type exampleT struct{ testing.TB }
 
-func (t *exampleT) Name() string                      { return "TestExample" }
-func (t *exampleT) Helper()                           {}
-func (t *exampleT) Output() io.Writer                 { return io.Discard }
-func (t *exampleT) Context() context.Context          { return context.Background() }
-func (t *exampleT) Cleanup(f func())                  { t.cleanups = append(t.cleanups, f) }
-func (t *exampleT) Logf(string, ...any)               {}
-func (t *exampleT) Error(args ...any)                 { fmt.Println(args...) }
-func (t *exampleT) Errorf(format string, args ...any) { fmt.Printf(format+"\n", args...) }
-
-func (t *exampleT) Fatal(args ...any) {
-	t.Error(args...)
-	runtime.Goexit()
-}
-
-func (t *exampleT) Fatalf(format string, args ...any) {
-	t.Errorf(format, args...)
-	runtime.Goexit()
-}
+func (exampleT) Name() string             { return "TestExample" }
+func (exampleT) Output() io.Writer        { return io.Discard }
+func (exampleT) Context() context.Context { return context.Background() }
+func (exampleT) Logf(string, ...any)      {}
 
 // A test starts a server, gives the code under test a keeper, and takes its lock away. In these examples, run calls a function as
 // go test calls func TestX(t *testing.T). In a testing/synctest bubble the test would take no time.

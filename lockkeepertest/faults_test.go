@@ -103,29 +103,22 @@ func TestStealLock(t *testing.T) {
 	})
 }
 
-func TestStealLockOfOtherKinds(t *testing.T) {
+func TestStealLockFromReaders(t *testing.T) {
 	everywhere(t, func(t *testing.T, s *lockkeepertest.Server) {
 		k := s.Keeper(t, &lockkeeper.Options{Prefix: "app:"})
-		f := must.Get(fair.New(k, "x", &fair.Options{TTL: ttl.TTL}))(t)
+		f := lock(t, must.Get(fair.New(k, "x", nil))(t))
 		rw := must.Get(rwlock.New(k, "x", &rwlock.Options{TTL: ttl.TTL}))(t)
-		leases := []*lockkeeper.Lease{lock(t, f)}
-		for range 2 {
-			read := must.Get(rw.RLock(t.Context()))(t)
-			leases = append(leases, read)
-		}
-		for _, kind := range []lockkeeper.Kind{fair.Kind, rwlock.Kind} {
-			thief := s.Kind(kind).StealLock(t, "x")
-			for _, lease := range leases {
-				if thief.Fence() <= lease.Fence() && kind == rwlock.Kind {
-					t.Errorf("fence %d after %d", thief.Fence(), lease.Fence())
-				}
+		readers := []*lockkeeper.Lease{must.Get(rw.RLock(t.Context()))(t), must.Get(rw.RLock(t.Context()))(t)}
+		thief := s.Kind(rwlock.Kind).StealLock(t, "x")
+		s.Kind(rwlock.Kind).RequireHeld(t, "x")
+		for _, reader := range readers {
+			if thief.Fence() <= reader.Fence() {
+				t.Errorf("fence %d after %d", thief.Fence(), reader.Fence())
 			}
-			s.Kind(kind).RequireHeld(t, "x")
-			release(t, thief)
+			requireLost(t, reader)
 		}
-		for _, lease := range leases {
-			requireLost(t, lease)
-		}
+		release(t, thief)
+		release(t, f) // of the same name
 	})
 }
 
@@ -267,22 +260,12 @@ func TestSlowAnswers(t *testing.T) {
 	})
 }
 
-// TestSlowAnswersWhileQueued: other processes connect and subscribe meanwhile.
-func TestSlowAnswersWhileQueued(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := lockkeepertest.New(t)
-		s.SlowAnswers(time.Second)
-		lease := lock(t, newMutex(t, s.Keeper(t, nil), "x", nil))
-		waiting := waitFor(t, s, newMutex(t, s.Keeper(t, nil), "x", nil), "x", 1)
-		release(t, lease)
-		release(t, <-waiting)
-	})
-}
-
-// TestSlowAnswersToManyWaiters: several wake-ups are under way to one process while others send commands, and time goes on.
+// TestSlowAnswersToManyWaiters: processes connect, subscribe and queue meanwhile. Then several wake-ups are under way to one process
+// while others send commands, and time goes on.
 func TestSlowAnswersToManyWaiters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := lockkeepertest.New(t)
+		s.SlowAnswers(time.Second)
 		holder, waiter := s.Keeper(t, nil), s.Keeper(t, nil)
 		var leases []*lockkeeper.Lease
 		var all sync.WaitGroup
@@ -291,7 +274,7 @@ func TestSlowAnswersToManyWaiters(t *testing.T) {
 			m := newMutex(t, waiter, strconv.Itoa(i), nil)
 			all.Go(func() { release(t, lock(t, m)) })
 		}
-		time.Sleep(time.Second)
+		s.RequireWaiting(t, "7", 1)
 		s.SlowAnswers(10 * time.Millisecond)
 		for _, l := range leases {
 			all.Go(func() { release(t, l) })

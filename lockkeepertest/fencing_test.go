@@ -3,7 +3,6 @@ package lockkeepertest
 import (
 	"context"
 	"errors"
-	"fmt"
 	"runtime"
 	"strconv"
 	"sync"
@@ -12,32 +11,31 @@ import (
 
 var errStale = errors.New("stale")
 
-// memory is a store in memory. Its fields make it wrong.
+// memory is a store in memory, which makes a mistake unless that is "".
 type memory struct {
-	noFence, noFenceOfReads, onlyLarger, lowers, texts, bits32, twoSteps, lateReads, strange, noStart, ignoresLast bool
-
-	mu    sync.Mutex
-	fence uint64
-	value string
+	mistake string
+	mu      sync.Mutex
+	fence   uint64
+	value   string
 }
 
 // accepts compares a fence with the largest one.
 func (m *memory) accepts(fence uint64) bool {
-	switch {
-	case m.noFence:
+	switch m.mistake {
+	case "no fence":
 		return true
-	case m.onlyLarger:
+	case "only larger ones":
 		return fence > m.fence
-	case m.texts:
+	case "compared as texts":
 		return strconv.FormatUint(fence, 10) >= strconv.FormatUint(m.fence, 10)
-	case m.bits32:
+	case "32 bits":
 		return uint32(fence) >= uint32(m.fence)
 	}
 	return fence >= m.fence
 }
 
 func (m *memory) refusal() error {
-	if m.strange {
+	if m.mistake == "another error" {
 		return errors.New("strange")
 	}
 	return errStale
@@ -47,17 +45,17 @@ func (m *memory) write(_ context.Context, fence uint64, value string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.accepts(fence) {
-		if m.lowers {
+		if m.mistake == "a refusal lowers it" {
 			m.fence = fence
 		}
 		return m.refusal()
 	}
-	if m.twoSteps {
+	if m.mistake == "two steps" {
 		m.mu.Unlock()
 		runtime.Gosched()
 		m.mu.Lock()
 	}
-	if !m.ignoresLast || m.value == "" {
+	if m.mistake != "keeps the first value" || m.value == "" {
 		m.value = value
 	}
 	m.fence = fence
@@ -67,63 +65,66 @@ func (m *memory) write(_ context.Context, fence uint64, value string) error {
 func (m *memory) read(_ context.Context, fence uint64) (string, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.noStart && m.value == "" {
+	if m.mistake == "no value at first" && m.value == "" {
 		return "", errors.New("there is no value")
 	}
-	if !m.accepts(fence) && !m.lateReads && !m.onlyLarger {
+	if m.mistake == "only larger ones" {
+		return m.value, nil
+	}
+	if !m.accepts(fence) && m.mistake != "reads are not refused" {
 		return "", m.refusal()
 	}
-	if !m.noFenceOfReads && !m.onlyLarger && fence > m.fence {
-		m.fence = fence
+	if m.mistake != "reads do not raise it" {
+		m.fence = max(m.fence, fence)
 	}
 	return m.value, nil
 }
 
-func (m *memory) store() Store { return Store{m.write, m.read, errStale} }
-
 func TestCheckFencingAcceptsCorrectStores(t *testing.T) {
 	t.Run("read and write", func(t *testing.T) {
-		CheckFencing(t, func(*testing.T) Store { return new(memory).store() })
+		CheckFencing(t, func(*testing.T) Store {
+			m := new(memory)
+			return Store{m.write, m.read, errStale}
+		})
 	})
 	t.Run("write only", func(t *testing.T) {
 		CheckFencing(t, func(*testing.T) Store { return Store{Write: new(memory).write} })
 	})
 }
 
-// TestCheckFencingFindsMistakes: each by the check that is meant for it. What a mistake is, is in the name of the field.
+// TestCheckFencingFindsMistakes: each by the check that is meant for it.
 func TestCheckFencingFindsMistakes(t *testing.T) {
-	for check, stores := range map[string][]func() *memory{
-		"smaller_fence_is_refused_after_write": {func() *memory { return &memory{noFence: true} }, func() *memory { return &memory{strange: true} }},
-		"smaller_fence_is_refused_after_read":  {func() *memory { return &memory{noFenceOfReads: true} }},
-		"same_fence_is_accepted":               {func() *memory { return &memory{onlyLarger: true} }},
-		"refusal_keeps_largest_fence":          {func() *memory { return &memory{lowers: true} }},
-		"fences_are_compared_as_numbers":       {func() *memory { return &memory{texts: true} }},
-		"neighboring_fences_are_distinguished": {func() *memory { return &memory{bits32: true} }},
-		"smaller_fence_cannot_read":            {func() *memory { return &memory{lateReads: true} }},
-		"first_access_may_be_a_read":           {func() *memory { return &memory{noStart: true} }},
-		"concurrent_writes":                    {func() *memory { return &memory{twoSteps: true} }},
-		"larger_fence_is_accepted":             {func() *memory { return &memory{ignoresLast: true} }},
+	tested := map[string]bool{}
+	for mistake, check := range map[string]string{
+		"no fence":              "smaller_fence_is_refused_after_write",
+		"another error":         "smaller_fence_is_refused_after_write",
+		"reads do not raise it": "smaller_fence_is_refused_after_read",
+		"only larger ones":      "same_fence_is_accepted",
+		"a refusal lowers it":   "refusal_keeps_largest_fence",
+		"compared as texts":     "fences_are_compared_as_numbers",
+		"32 bits":               "neighboring_fences_are_distinguished",
+		"reads are not refused": "smaller_fence_cannot_read",
+		"no value at first":     "first_access_may_be_a_read",
+		"two steps":             "concurrent_writes",
+		"keeps the first value": "larger_fence_is_accepted",
 	} {
-		for i, open := range stores {
-			t.Run(fmt.Sprintf("%s_%d", check, i), func(t *testing.T) {
-				for _, c := range fencingChecks {
-					if c.name == check {
-						err := c.run(checkedStore{open().store(), t.Context()})
-						for try := 0; err == nil && check == "concurrent_writes" && try < 20; try++ { // it needs luck
-							err = c.run(checkedStore{open().store(), t.Context()})
-						}
-						if err == nil {
-							t.Error("not found")
-						}
-						t.Log(err)
+		t.Run(mistake, func(t *testing.T) {
+			for _, c := range fencingChecks {
+				if c.name != check {
+					continue
+				}
+				tested[check] = true
+				for range 20 { // two steps are found with luck
+					m := &memory{mistake: mistake}
+					if c.run(checkedStore{Store{m.write, m.read, errStale}, t.Context()}) != nil {
 						return
 					}
 				}
-				t.Error("there is no such check")
-			})
-		}
+				t.Error("not found")
+			}
+		})
 	}
-	if n := 10; len(fencingChecks) != n {
-		t.Errorf("%d checks, of which %d are tested", len(fencingChecks), n)
+	if len(tested) != len(fencingChecks) {
+		t.Errorf("of %d checks %d are tested", len(fencingChecks), len(tested))
 	}
 }

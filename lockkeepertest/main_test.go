@@ -93,6 +93,7 @@ func (r *recorder) Fatalf(format string, args ...any) {
 	runtime.Goexit()
 }
 
+func (r *recorder) Error(args ...any) { r.Errorf("%s", fmt.Sprint(args...)) }
 func (r *recorder) Fatal(args ...any) { r.Fatalf("%s", fmt.Sprint(args...)) }
 
 func (r *recorder) Cleanup(f func()) { r.cleanups = append(r.cleanups, f) }
@@ -100,13 +101,13 @@ func (r *recorder) Cleanup(f func()) { r.cleanups = append(r.cleanups, f) }
 func (r *recorder) Helper() {}
 
 // failuresOf runs a test and its cleanups, and returns how it failed.
-func failuresOf(t *testing.T, test func(t testing.TB)) []string {
+func failuresOf(t testing.TB, test func(t testing.TB)) []string {
 	r := &recorder{TB: t}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		defer func() {
-			for len(r.cleanups) > 0 {
+			for len(r.cleanups) > 0 { // a cleanup can add one
 				last := len(r.cleanups) - 1
 				f := r.cleanups[last]
 				r.cleanups = r.cleanups[:last]

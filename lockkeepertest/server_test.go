@@ -19,20 +19,15 @@ import (
 
 // TestURL: another client can connect to it, and sees the same locks.
 func TestURL(t *testing.T) {
-	everywhere(t, func(t *testing.T, s *lockkeepertest.Server) {
-		if strings.HasSuffix(t.Name(), "/bubble") {
-			return
-		}
-		o := must.Get(redis.ParseURL(s.URL(t)))(t)
-		rdb := redis.NewClient(o)
-		defer func() { _ = rdb.Close() }()
-		k := must.Get(lockkeeper.New(rdb, nil))(t)
-		defer func() { _ = k.Close() }()
-		lease := lock(t, newMutex(t, k, "x", nil))
-		s.RequireHeld(t, "x")
-		release(t, lease)
-		s.RequireFree(t, "x")
-	})
+	s := newOn(t, "")
+	rdb := redis.NewClient(must.Get(redis.ParseURL(s.URL(t)))(t))
+	defer func() { _ = rdb.Close() }()
+	k := must.Get(lockkeeper.New(rdb, nil))(t)
+	defer func() { _ = k.Close() }()
+	lease := lock(t, newMutex(t, k, "x", nil))
+	s.RequireHeld(t, "x")
+	release(t, lease)
+	s.RequireFree(t, "x")
 }
 
 // TestDatabasesOfRealServer: servers do not share one, leave none behind, and use none that is not empty.
@@ -111,23 +106,6 @@ func TestOutageEndsAtOnce(t *testing.T) {
 		s.RequireFree(t, "x")
 		within(t, start, 0, time.Second)
 	})
-}
-
-// TestTimeCostsNothing: a ttl of a day in a bubble.
-func TestTimeCostsNothing(t *testing.T) {
-	began := time.Now()
-	synctest.Test(t, func(t *testing.T) {
-		s := lockkeepertest.New(t)
-		start := time.Now()
-		lease := lock(t, newMutex(t, s.Keeper(t, nil), "x", &mutex.Options{TTL: 24 * time.Hour, NoRenewal: true}))
-		<-lease.Done()
-		within(t, start, 23*time.Hour, 24*time.Hour)
-		_ = lease.Release(t.Context()) // the server trusts it a little longer
-		s.RequireFree(t, "x")
-	})
-	if d := time.Since(began); d > 10*time.Second {
-		t.Errorf("it took %v", d)
-	}
 }
 
 // TestLocksDoNotImportTestCode: nothing that is for tests is part of a program that uses the locks.
