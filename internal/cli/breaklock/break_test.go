@@ -11,6 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
 
 var lock = &admin.LockState{
@@ -19,47 +20,54 @@ var lock = &admin.LockState{
 	Waiters: []lockkeeper.Waiter{{Token: "aa2:1", Owner: "web-2"}, {Token: "aa2:1.", Owner: "web-3"}, {Token: "b", Owner: "web-4"}},
 }
 
+// byClock has permits that return by the clock: they are not held, there is nothing to end, and --all ends waiters only.
+var byClock = &admin.LockState{
+	Kind: "ratelimit", Name: "api", Limits: &admin.Limits{Limit: 9, Used: 1, Window: time.Minute},
+	Holders: []lockkeeper.Holder{{Token: "aa:1:300000.6000c1"}},
+	Waiters: []lockkeeper.Waiter{{Token: "b"}},
+}
+
 func TestTokensAreSelectedByTheirBeginning(t *testing.T) {
-	for prefix, want := range map[string]struct {
-		tokens string
-		code   int
+	unused := &admin.LockState{Fence: 1}
+	permits := *byClock
+	permits.Waiters = nil
+	for _, c := range []struct {
+		lock           *admin.LockState
+		prefix, tokens string
+		code           int
+		says           string
 	}{
-		"":      {"aa1:1 aa2:1 aa2:1. b", 0},
-		"aa1":   {"aa1:1", 0},
-		"b":     {"b", 0},
-		"aa2:1": {"aa2:1", 0}, // a whole token, although another one begins with it
-		"aa2":   {"", exit.Usage},
-		"a":     {"", exit.Usage},
-		"c":     {"", exit.NotFound},
+		{lock, "", "aa1:1 aa2:1 aa2:1. b ", 0, ""},
+		{lock, "aa1", "aa1:1 ", 0, ""},
+		{lock, "aa2:1", "aa2:1 ", 0, ""}, // a whole token, although another one begins with it
+		{lock, "aa2", "", exit.Usage, "is ambiguous: 2 tokens"},
+		{lock, "a", "", exit.Usage, "is ambiguous: 3 tokens"},
+		{lock, "c", "", exit.NotFound, "begins with c"},
+		{unused, "", "", exit.NotFound, "nobody holds"},
+		{byClock, "", "b ", 0, ""},
+		{&permits, "", "", exit.NotFound, "return by the clock"},
+		{byClock, "aa", "", exit.Usage, "return by the clock"},
+		{byClock, "zz", "", exit.NotFound, "begins with zz"},
 	} {
-		found, err := selectTokens(lock, prefix)
+		found, err := selectTokens(c.lock, c.prefix)
 		var own *exit.Error
-		if want.code != 0 {
-			if !errors.As(err, &own) || own.Code != want.code {
-				t.Errorf("%q: %+v, %v", prefix, found, err)
+		if c.code != 0 {
+			if !errors.As(err, &own) || own.Code != c.code || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%q: %+v, %v", c.prefix, found, err)
 			}
 			continue
 		}
-		if err != nil {
-			t.Errorf("%q: %v", prefix, err)
-			continue
-		}
-		var tokens []string
+		must.OK(t, err)
+		var tokens string
 		for _, h := range found.Holders {
-			tokens = append(tokens, h.Token)
+			tokens += h.Token + " "
 		}
 		for _, w := range found.Waiters {
-			tokens = append(tokens, w.Token)
+			tokens += w.Token + " "
 		}
-		if got := strings.Join(tokens, " "); got != want.tokens {
-			t.Errorf("%q: %s, want %s", prefix, got, want.tokens)
+		if tokens != c.tokens || c.prefix != "" && onlyToken(found)+" " != c.tokens {
+			t.Errorf("%q: %s, want %s", c.prefix, tokens, c.tokens)
 		}
-		if want.tokens != "" && prefix != "" && onlyToken(found) != want.tokens {
-			t.Errorf("%q: %s", prefix, onlyToken(found))
-		}
-	}
-	if _, err := selectTokens(&admin.LockState{Fence: 1}, ""); err == nil {
-		t.Error("there is nothing to end")
 	}
 	if len(lock.Holders) != 1 || len(lock.Waiters) != 3 {
 		t.Error("the lock was changed")
@@ -100,24 +108,5 @@ func TestTextSaysWhatMayStillHappen(t *testing.T) {
 		if got := text("fair", &c.broken); !strings.Contains(got, c.says) {
 			t.Errorf("no %q in\n%s", c.says, got)
 		}
-	}
-}
-
-// Permits that return by the clock are not held: there is nothing to end, and --all ends waiters only.
-func TestPermitsThatReturnByTheClockAreNotSelected(t *testing.T) {
-	i := &admin.LockState{
-		Kind: "ratelimit", Name: "api", Limits: &admin.Limits{Limit: 9, Used: 1, Window: time.Minute},
-		Holders: []lockkeeper.Holder{{Token: "aa:1:300000.6000c1"}},
-	}
-	for prefix, code := range map[string]int{"": exit.NotFound, "aa": exit.Usage, "zz": exit.NotFound} {
-		_, err := selectTokens(i, prefix)
-		var own *exit.Error
-		if !errors.As(err, &own) || own.Code != code || prefix != "zz" && !strings.Contains(err.Error(), "return by the clock") {
-			t.Errorf("%q: %v", prefix, err)
-		}
-	}
-	i.Waiters = []lockkeeper.Waiter{{Token: "b"}}
-	if found, err := selectTokens(i, ""); err != nil || len(found.Holders) != 0 || len(found.Waiters) != 1 {
-		t.Errorf("%+v, %v", found, err)
 	}
 }

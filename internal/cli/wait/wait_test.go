@@ -29,19 +29,41 @@ func (l *looks) inspect(context.Context) ([]*admin.LockState, error) {
 // heldFor is held by a process that renews its lease of 30 s, and has waiters for as long again.
 func heldFor(d time.Duration) func(time.Duration) (*admin.LockState, error) {
 	return func(after time.Duration) (*admin.LockState, error) {
-		i := &admin.LockState{Kind: "mutex"}
-		if after < d {
-			i.Holders = []lockkeeper.Holder{{Owner: "web-1", ExpiresIn: 25 * time.Second}}
-		}
+		i, err := leased(d, func(time.Duration) time.Duration { return 25 * time.Second })(after)
 		if after < 2*d {
 			i.Waiters = make([]lockkeeper.Waiter, 2)
+		}
+		return i, err
+	}
+}
+
+// leased is held for d, by a lease that expires when the function says for the time that is left.
+func leased(d time.Duration, expiresIn func(left time.Duration) time.Duration) func(time.Duration) (*admin.LockState, error) {
+	return func(after time.Duration) (*admin.LockState, error) {
+		i := &admin.LockState{Kind: "mutex"}
+		if after < d {
+			i.Holders = []lockkeeper.Holder{{Owner: "web-1", ExpiresIn: expiresIn(d - after)}}
 		}
 		return i, nil
 	}
 }
 
+// never and crashed are leases: one of another library without an expiry, and one that nobody renews.
+func never(time.Duration) time.Duration { return -1 }
+
+func crashed(left time.Duration) time.Duration { return left }
+
+// failing is free, but asking for it fails for d.
+func failing(d time.Duration, err error) func(time.Duration) (*admin.LockState, error) {
+	return func(after time.Duration) (*admin.LockState, error) {
+		if after < d {
+			return nil, err
+		}
+		return &admin.LockState{}, nil
+	}
+}
+
 func TestWaitEndsWhenFree(t *testing.T) {
-	unavailable := &admin.LockState{}
 	for name, c := range map[string]struct {
 		state   func(time.Duration) (*admin.LockState, error)
 		idle    bool
@@ -57,12 +79,12 @@ func TestWaitEndsWhenFree(t *testing.T) {
 		"timeout":         {heldFor(time.Hour), false, 90 * time.Second, 90 * time.Second, exit.NotAcquired, 2},
 		"look_once":       {heldFor(time.Hour), false, 0, 0, exit.NotAcquired, 0},
 		"freed_in_time":   {heldFor(4 * time.Second), false, 4 * time.Second, 4 * time.Second, 0, 1},
-		"refused":         {func(time.Duration) (*admin.LockState, error) { return nil, errors.New("NOPERM") }, false, -1, 0, -1, 0},
-		"no_server":       {func(time.Duration) (*admin.LockState, error) { return nil, lockkeeper.ErrUnavailable }, false, -1, silence, -1, 1},
-		"no_server_once":  {func(time.Duration) (*admin.LockState, error) { return nil, lockkeeper.ErrUnavailable }, false, 0, 0, -1, 0},
-		"short_outage":    {func(d time.Duration) (*admin.LockState, error) { return outage(d, 8*time.Second, unavailable) }, false, -1, 8 * time.Second, 0, 1},
-		"without_expiry":  {foreign(3 * time.Second), false, -1, 3 * time.Second, 0, 1},
-		"expires_at_once": {expiring(700 * time.Millisecond), false, -1, 700 * time.Millisecond, 0, 0},
+		"refused":         {failing(time.Hour, errors.New("NOPERM")), false, -1, 0, -1, 0},
+		"no_server":       {failing(time.Hour, lockkeeper.ErrUnavailable), false, -1, silence, -1, 1},
+		"no_server_once":  {failing(time.Hour, lockkeeper.ErrUnavailable), false, 0, 0, -1, 0},
+		"short_outage":    {failing(8*time.Second, lockkeeper.ErrUnavailable), false, -1, 8 * time.Second, 0, 1},
+		"without_expiry":  {leased(3*time.Second, never), false, -1, 3 * time.Second, 0, 1},
+		"expires_at_once": {leased(700*time.Millisecond, crashed), false, -1, 700 * time.Millisecond, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -88,34 +110,6 @@ func TestWaitEndsWhenFree(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-// outage is a free lock whose server does not answer at first.
-func outage(after, until time.Duration, free *admin.LockState) (*admin.LockState, error) {
-	if after < until {
-		return nil, lockkeeper.ErrUnavailable
-	}
-	return free, nil
-}
-
-// foreign is held by another library without an expiry.
-func foreign(d time.Duration) func(time.Duration) (*admin.LockState, error) {
-	return func(after time.Duration) (*admin.LockState, error) {
-		if after >= d {
-			return &admin.LockState{}, nil
-		}
-		return &admin.LockState{Holders: []lockkeeper.Holder{{ExpiresIn: -1}}}, nil
-	}
-}
-
-// expiring is held by a process that has crashed.
-func expiring(d time.Duration) func(time.Duration) (*admin.LockState, error) {
-	return func(after time.Duration) (*admin.LockState, error) {
-		if after >= d {
-			return &admin.LockState{}, nil
-		}
-		return &admin.LockState{Holders: []lockkeeper.Holder{{ExpiresIn: d - after}}}, nil
 	}
 }
 
