@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -172,33 +171,6 @@ func TestBreak(t *testing.T) {
 	must.Report(t, <-bob)
 	p.click("main a.button", "x")
 	p.waitUntil("document.querySelector('#holders').closest('section').innerText.includes('bob')")
-}
-
-// A user who loses the right to break locks is refused, even on a page that was open before, and has no button afterwards.
-func TestBreakRefused(t *testing.T) {
-	p := newTab(t, 1000, 800)
-	var refused atomic.Bool
-	s := newSite(t, &inspector.Options{AllowBreak: func(*http.Request) (string, error) {
-		if refused.Load() {
-			return "", errors.New("only operators may break locks")
-		}
-		return "ann", nil
-	}})
-	lease := s.lock(s.keeper("alice"), "x")
-	p.open(s.url + "lock?kind=fair&name=x")
-	p.click("a[aria-label='Break the lease of alice']", "End 1 lease?")
-	p.waitUntil("document.activeElement.name === 'reason'")
-	p.keys("it hangs")
-	refused.Store(true)
-	p.allowed = "403"
-	p.click("button.danger", "Forbidden")
-	p.waitFor("only operators may break locks")
-	must.OK(t, lease.Err())
-	p.open(s.url + "lock?kind=fair&name=x")
-	p.waitFor("alice")
-	if strings.Contains(p.text(), "Break") {
-		t.Error("a user who may not break the lock sees a button")
-	}
 }
 
 func TestKeyboard(t *testing.T) {
