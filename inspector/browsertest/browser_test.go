@@ -76,10 +76,11 @@ type tab struct {
 func newTab(t *testing.T, width, height int64) *tab {
 	t.Helper()
 	if browser == nil {
+		report := t.Skip
 		if os.Getenv("LOCKKEEPER_NEED_BROWSER") != "" {
-			t.Fatal("no browser was found; install chromium-headless-shell, or set BROWSER")
+			report = t.Fatal
 		}
-		t.Skip("no browser was found; install chromium-headless-shell, or set BROWSER")
+		report("no browser was found; install chromium-headless-shell, or set BROWSER")
 	}
 	ctx, cancel := chromedp.NewContext(browser)
 	p := &tab{T: t, ctx: ctx}

@@ -18,9 +18,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fair"
 	"github.com/lockkeeper/lockkeeper/inspector"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
-	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
-	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -124,23 +122,6 @@ func TestPageFollowsLock(t *testing.T) {
 	p.waitFor("Nobody waits.")
 	if strings.Contains(p.text(), "alice") {
 		t.Error("the former holder is still shown")
-	}
-}
-
-// A waiter whose process has crashed is marked, and not by its colour alone.
-func TestCrashedWaiterIsMarked(t *testing.T) {
-	p := newTab(t, 1000, 800)
-	s := newSite(t, nil)
-	s.lock(s.keeper("alice"), "x")
-	s.wait(s.keeper("bob"), "x")
-	s.locks.RequireWaiting(t, "x", 1)
-	p.open(s.url + "lock?kind=fair&name=x")
-	p.waitFor("alive")
-	s.locks.CrashWaiter(t, "x")
-	p.waitFor("1 waiter does not respond")
-	rows := value[[]string](p, "[...document.querySelector('#queue').closest('section').querySelectorAll('tbody tr')].map((r) => r.innerText)")
-	if len(rows) != 1 || !strings.Contains(rows[0], "bob") || !strings.Contains(rows[0], "no heartbeat") {
-		t.Errorf("the queue is %q", rows)
 	}
 }
 
@@ -316,32 +297,4 @@ func TestRecovers(t *testing.T) {
 	p.waitFor("meanwhile")
 	s.locks.Restore()
 	p.waitUntil("!document.body.innerText.includes('Not up to date')")
-}
-
-// A list of 5,000 names is usable: it is paged, and a search finds each.
-func TestManyNames(t *testing.T) {
-	p := newTab(t, 1000, 800)
-	useRealServer(t)
-	s := newSite(t, nil)
-	k := s.keeper("scheduler")
-	for i := range 5000 {
-		s.holds(must.Get(mutex.New(k, fmt.Sprintf("job:%05d", i), nil))(t).TryLock)
-	}
-	p.open(s.url)
-	p.waitFor("5,000 names")
-	if n := value[int](p, "document.querySelectorAll('.names tbody tr').length"); n != 200 {
-		t.Errorf("%d rows", n)
-	}
-	p.click("a[rel=next]", "Locks")
-	p.waitFor("201–400 of 5,000")
-	p.slash()
-	p.keys("job:04711")
-	p.waitFor("1 name of 5,000")
-	p.waitFor("job:04711")
-}
-
-// useRealServer makes newSite use a redis-server. The embedded one is too slow for thousands of keys.
-func useRealServer(t *testing.T) {
-	t.Helper()
-	t.Setenv("LOCKKEEPERTEST_REDIS_URL", "redis://"+redistest.Start(t).Addr)
 }

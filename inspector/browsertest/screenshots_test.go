@@ -23,7 +23,6 @@ func TestScreenshots(t *testing.T) {
 	if *screenshots == "" {
 		t.Skip("-screenshots is not set")
 	}
-	useRealServer(t)
 	s := newSite(t, &inspector.Options{Title: "Locks of billing", AllowBreak: func(*http.Request) (string, error) { return "ann", nil }})
 	p := newTab(t, 960, 600)
 	s.populate()
