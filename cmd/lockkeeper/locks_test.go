@@ -1,11 +1,9 @@
 package main
 
 import (
-	"bufio"
 	"encoding/json"
 	"fmt"
 	"maps"
-	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -231,6 +229,7 @@ func TestWait(t *testing.T) {
 		return command(t, append([]string{"wait", "--redis", s.url}, args...)...)
 	}
 	wait("nobody").ends(0)
+	wait("foreign", "--timeout", "0").ends(exit.NotAcquired, "foreign is not free: mutex with 0 waiters, held by another library")
 	wait("jobs:report", "--timeout", "0").ends(exit.NotAcquired, "jobs:report is not free: fair with 2 waiters, held by web-1:10 report")
 	wait("catalogue", "--kind", "mutex", "--timeout", "0").ends(0)
 	wait("catalogue", "--timeout", "100ms").ends(exit.NotAcquired, "held by", "and 1 more")
@@ -251,15 +250,6 @@ func TestWait(t *testing.T) {
 	if !*r.Free || len(r.Locks) != 0 {
 		t.Errorf("%s", c.out.String())
 	}
-	c = wait("foreign")
-	c.Stderr = nil
-	errs := bufio.NewReader(must.Get(c.StderrPipe())(t))
-	c.starts()
-	notice := must.Get(errs.ReadString('\n'))(t)
-	if !regexp.MustCompile(`^lockkeeper: waiting for foreign for 1\..*: mutex with 0 waiters, held by another library\n$`).MatchString(notice) {
-		t.Errorf("%q", notice)
-	}
-	c.isEndedBy(syscall.SIGINT)
 }
 
 // A server that hangs, or that is not there, ends each command with 69 in bounded time.

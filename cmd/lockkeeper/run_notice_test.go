@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -14,24 +15,20 @@ import (
 func TestRunReportsHolderWhileWaiting(t *testing.T) {
 	t.Parallel()
 	rdb, url := server(t)
-	for kind, key := range map[string]string{
-		"mutex": "lock:mutex", "fair": "{lock:fair}:fair:holders", "write": "{lock:write}:rwlock:holders", "read": "{lock:read}:rwlock:holders",
-		"semaphore": "{lock:semaphore}:semaphore:holders",
+	for waiter, c := range map[string]struct{ holder, key string }{
+		"--kind mutex":               {"--kind mutex", "lock:%s"},
+		"--kind fair":                {"--kind fair", "{lock:%s}:fair:holders"},
+		"--kind write":               {"--kind write", "{lock:%s}:rwlock:holders"},
+		"--kind read":                {"--kind write", "{lock:%s}:rwlock:holders"},
+		"--kind semaphore --limit 1": {"--kind semaphore --limit 1", "{lock:%s}:semaphore:holders"},
 	} {
-		t.Run(kind, func(t *testing.T) {
+		t.Run(waiter, func(t *testing.T) {
 			t.Parallel()
-			flags := []string{"--kind", kind}
-			switch kind {
-			case "read": // waits for a writer
-				flags = []string{"--kind", "write"}
-			case "semaphore":
-				flags = append(flags, "--limit", "1")
-			}
-			holder := runner(t, url, flags...)(kind, "--", "sh", "-c", "echo $LOCKKEEPER_TOKEN; exec sleep 60").starts()
-			isHeld(t, rdb, key)
-			flags[1] = kind
-			c := runner(t, url, flags...)("--wait", "2500ms", kind, "--", "true").starts()
-			waitsInVain(c, `waiting for "`+kind+`" for 1s: held by keeper `, "unless it is renewed")
+			name := strings.Fields(waiter)[1]
+			holder := runner(t, url, strings.Fields(c.holder)...)(name, "--", "sh", "-c", "echo $LOCKKEEPER_TOKEN; exec sleep 60").starts()
+			isHeld(t, rdb, fmt.Sprintf(c.key, name))
+			c := runner(t, url, strings.Fields(waiter)...)("--wait", "2500ms", name, "--", "true").starts()
+			waitsInVain(c, `waiting for "`+name+`" for 1s: held by keeper `, "unless it is renewed")
 			_ = holder.Process.Kill()
 			_ = holder.Wait()
 			keeper, _, _ := strings.Cut(holder.out.String(), ":")

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -11,7 +10,6 @@ import (
 	"math/big"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -50,44 +48,23 @@ func certificates(t *testing.T) (dir string) {
 	return dir
 }
 
-// tlsServer starts a server whose only port expects TLS with a client certificate, and a password, and returns its address. The test is
+// tlsServer starts a server that has a port for TLS with a client certificate, and a password, and returns its address. The test is
 // skipped if the server is built without TLS. With LOCKKEEPER_NEED_REDIS that is a failure, unless REDIS_SERVER names the server, as make
 // versions does: not all of its servers have TLS, but that of the distribution has.
 func tlsServer(t *testing.T, certificates, password string) string {
 	t.Helper()
+	s := redistest.Start(t)
 	port := redistest.FreePort(t)
-	addr := "127.0.0.1:" + strconv.Itoa(port)
-	cmd := exec.Command(redistest.RequireBinary(t), "--port", "0", "--tls-port", strconv.Itoa(port), "--bind", "127.0.0.1",
-		"--dir", certificates, "--save", "", "--requirepass", password,
-		"--tls-cert-file", "server.pem", "--tls-key-file", "server-key.pem", "--tls-ca-cert-file", "ca.pem")
-	out := &bytes.Buffer{}
-	cmd.Stdout, cmd.Stderr = out, out
-	must.OK(t, redistest.StartProcess(cmd))
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = cmd.Wait()
-	}()
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		<-ended
-	})
-	eventually(t, "the server listens", func() bool {
-		select {
-		case <-ended:
-			if os.Getenv("LOCKKEEPER_NEED_REDIS") != "" && os.Getenv("REDIS_SERVER") == "" {
-				t.Fatalf("redis-server does not start with TLS: %s", out)
-			}
-			t.Skip("this redis-server is built without TLS")
-		default:
+	file := func(name string) string { return filepath.Join(certificates, name) }
+	err := s.Client().Do(ctx, "config", "set", "tls-cert-file", file("server.pem"), "tls-key-file", file("server-key.pem"),
+		"tls-ca-cert-file", file("ca.pem"), "tls-port", port, "requirepass", password).Err()
+	if err != nil {
+		if os.Getenv("LOCKKEEPER_NEED_REDIS") != "" && os.Getenv("REDIS_SERVER") == "" {
+			t.Fatalf("redis-server does not listen with TLS: %v", err)
 		}
-		c, err := net.Dial("tcp", addr)
-		if err == nil {
-			_ = c.Close()
-		}
-		return err == nil
-	})
-	return addr
+		t.Skip("this redis-server is built without TLS")
+	}
+	return "127.0.0.1:" + strconv.Itoa(port)
 }
 
 func TestTLS(t *testing.T) {
