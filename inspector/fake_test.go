@@ -209,7 +209,6 @@ func (h *testHandler) do(r *http.Request, status int, says ...string) string {
 // browser receives an event stream.
 type browser struct {
 	header   http.Header
-	status   int
 	got      quiet.Buffer
 	deadline time.Time
 	block    chan struct{} // if set, writes wait until it is closed or the deadline has passed
@@ -217,9 +216,9 @@ type browser struct {
 	done     chan struct{}
 }
 
-func (b *browser) Header() http.Header    { return b.header }
-func (b *browser) WriteHeader(status int) { b.status = status }
-func (b *browser) FlushError() error      { return nil }
+func (b *browser) Header() http.Header { return b.header }
+func (b *browser) WriteHeader(int)     {}
+func (b *browser) FlushError() error   { return nil }
 func (b *browser) SetWriteDeadline(t time.Time) error {
 	b.deadline = t
 	return nil

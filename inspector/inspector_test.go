@@ -28,10 +28,8 @@ func TestInvalidOptions(t *testing.T) {
 		"Server has 201 bytes":          {Server: strings.Repeat("x", 201)},
 		"Title has 101 bytes":           {Title: strings.Repeat("x", 101)},
 		"MaxNames -1 is not between":    {MaxNames: -1},
-		"MaxNames 100001 is not":        {MaxNames: 100_001},
 		"Interval 999ms is not between": {Interval: 999 * time.Millisecond},
 		"Interval 1m1s is not between":  {Interval: 61 * time.Second},
-		"Interval -1s is not between":   {Interval: -time.Second},
 	} {
 		if _, err := newHandler(newFake(), &o); !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", says, err)

@@ -71,14 +71,7 @@ func TestDocumentedForcedRelease(t *testing.T) {
 			if next.Fence() <= lease.Fence() {
 				t.Errorf("fence %d after %d", next.Fence(), lease.Fence())
 			}
-			select {
-			case <-lease.Done():
-			case <-time.After(ttl + 5*time.Second): // a third of the TTL, and time for a slow machine
-				t.Error("the holder did not detect the loss")
-			}
-			if !errors.Is(lease.Err(), lockkeeper.ErrLost) {
-				t.Error(lease.Err())
-			}
+			eventually(t, "the holder detects the loss", func() bool { return errors.Is(lease.Err(), lockkeeper.ErrLost) })
 			if other != nil {
 				time.Sleep(ttl / 2) // so that it has been renewed
 				must.Report(t, other.Err())

@@ -233,7 +233,7 @@ func TestErrors(t *testing.T) {
 		},
 		exit.Unreachable: {
 			"run --wait 300ms x" + refused + " -- true": "refused", "run --try x" + refused + " -- true": "refused", "bench" + refused: "refused",
-			"run list -- true": "WRONGTYPE",
+			"run list -- true": "WRONGTYPE", "run --once-per 1h x" + refused + " -- echo ran": "refused",
 		},
 		127: {"run x -- no-such-command": "not found"},
 		126: {"run x -- /etc/passwd": "denied"},

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -64,13 +62,4 @@ func TestOncePerPeriodRunningKilledOrFrozen(t *testing.T) {
 	c.signals(syscall.SIGCONT)
 	c.waits(exit.Lost, "was lost while the command ran")
 	run("false").ends(0, "has already run")
-}
-
-func TestOncePerPeriodNotRunWithoutRedis(t *testing.T) {
-	t.Parallel()
-	file := filepath.Join(t.TempDir(), "ran")
-	runner(t, "redis://127.0.0.1:1")("--once-per", "1h", "x", "--", "touch", file).ends(exit.Unreachable, "refused")
-	if _, err := os.Stat(file); err == nil {
-		t.Error("the command was run")
-	}
 }
