@@ -31,6 +31,7 @@ func TestInvalidURLsRejected(t *testing.T) {
 		"redis://u:" + secret + "/x@h:6379":                       "write / as %2F",
 		"redis://u:12/" + secret + "@h:6379":                      "write / as %2F",
 		"redis://u:" + secret + "#x@h:6379":                       "# as %23",
+		"redis://:12#" + secret + "@h:6379":                       "# as %23",
 		"redis://u:12?" + secret + "@h:6379":                      "? as %3F",
 		"redis://u:50%" + secret + "@h:6379":                      "% as %25",
 		"redis://u:12/" + secret + "@h/x?master_name=m":           "write / as %2F",
