@@ -22,7 +22,7 @@ type world struct {
 	now   claim.Instant
 	epoch atomic.Uint64
 	sent  Renewal // the last renewal
-	ok    bool    // what the last step has returned
+	ok    bool    // the last step was not refused
 }
 
 func newWorld(kind Kind) *world {
@@ -34,20 +34,30 @@ func newWorld(kind Kind) *world {
 
 func (w *world) certain() { w.hold.SetDeadline(w.hold.base.Add(time.Duration(w.now.Add(leased)))) }
 
-// step is something that happens.
-type step func(w *world, out *Effects)
+// step is something that happens, and what comes of it.
+type step struct {
+	name  string
+	does  func(w *world, out *Effects)
+	wants Effects
+	not   bool // what it wants is refused
+}
+
+func (s step) gives(e Effects) step { s.wants = e; return s }
+func (s step) fails() step          { s.not = true; return s }
+
+func stepOf(name string, does func(w *world, out *Effects)) step { return step{name: name, does: does} }
 
 var (
-	granted = func(w *world, _ *Effects) {
+	granted = stepOf("granted", func(w *world, _ *Effects) {
 		w.certain()
 		w.ok = w.Granted(w.hold, false)
-	}
-	grantedLate = func(w *world, _ *Effects) { w.ok = w.Granted(w.hold, true) } // by way of the queue
-	notGranted  = func(w *world, out *Effects) { w.NotGranted(out) }
-	recall      = func(w *world, out *Effects) { w.Lease.GiveBack(w.hold, w.now, true, out) }
-	giveBack    = func(w *world, out *Effects) { w.Lease.GiveBack(w.hold, w.now, false, out) }
-	lost        = func(w *world, out *Effects) { w.hold.End(); w.Ended(w.hold, w.now, out) }
-	enter       = func(w *world, out *Effects) {
+	})
+	grantedLate = stepOf("granted by way of the queue", func(w *world, _ *Effects) { w.ok = w.Granted(w.hold, true) })
+	notGranted  = stepOf("not granted", func(w *world, out *Effects) { w.NotGranted(out) })
+	recall      = stepOf("recall", func(w *world, out *Effects) { w.Lease.GiveBack(w.hold, w.now, true, out) })
+	giveBack    = stepOf("give back", func(w *world, out *Effects) { w.Lease.GiveBack(w.hold, w.now, false, out) })
+	lost        = stepOf("lost", func(w *world, out *Effects) { w.hold.End(); w.Ended(w.hold, w.now, out) })
+	enter       = stepOf("enter", func(w *world, out *Effects) {
 		settle := false
 		if w.kind != Reads {
 			entry := w.hold.EnterAlone()
@@ -58,411 +68,190 @@ var (
 			return
 		}
 		w.TurnedAway(w.hold, w.now, settle, out)
-	}
-	leave      = func(w *world, out *Effects) { w.Leave(w.hold, w.now, out) }
-	stays      = func(w *world, _ *Effects) { w.ok, _ = w.hold.LeaveAlone() }
-	pass       = func(w *world, out *Effects) { w.Left(w.hold, w.now, false, out) }
-	await      = func(w *world, _ *Effects) { w.ok = w.AwaitTurn(w.hold) }
-	cancel     = func(w *world, out *Effects) { w.ok = w.EndTurn(w.hold, w.now, false, out) }
-	take       = func(w *world, out *Effects) { w.ok = w.EndTurn(w.hold, w.now, true, out) }
-	upgrading  = func(w *world, out *Effects) { w.ok = w.Upgrade(w.hold, w.now, out) }
-	isAlone    = func(w *world, out *Effects) { w.ok = w.Alone(w.hold, w.now, out) }
-	detach     = func(w *world, out *Effects) { w.Detach(out) }
-	noUpgrades = func(w *world, _ *Effects) { w.EndUpgrade() }
-	due        = func(w *world, out *Effects) { w.ok = w.Due(w.hold, w.now, leased, out) }
-	renew      = func(w *world, _ *Effects) { w.sent = w.Renewal(w.hold, false); w.ok = w.sent.Ask }
-	renewed    = func(w *world, out *Effects) {
+	})
+	leave = stepOf("leave", func(w *world, out *Effects) { w.Leave(w.hold, w.now, out) })
+	stays = stepOf("leave without the mutex, which another wants", func(w *world, _ *Effects) {
+		left, _ := w.hold.LeaveAlone()
+		w.ok = !left
+	})
+	pass       = stepOf("leave with the mutex", func(w *world, out *Effects) { w.Left(w.hold, w.now, false, out) })
+	await      = stepOf("await a turn", func(w *world, _ *Effects) { w.ok = w.AwaitTurn(w.hold) })
+	cancel     = stepOf("give up the turn", func(w *world, out *Effects) { w.ok = !w.EndTurn(w.hold, w.now, false, out) })
+	take       = stepOf("take the turn", func(w *world, out *Effects) { w.ok = w.EndTurn(w.hold, w.now, true, out) })
+	upgrading  = stepOf("upgrade", func(w *world, out *Effects) { w.ok = w.Upgrade(w.hold, w.now, out) })
+	isAlone    = stepOf("alone", func(w *world, out *Effects) { w.ok = w.Alone(w.hold, w.now, out) })
+	detach     = stepOf("detach", func(w *world, out *Effects) { w.Detach(out) })
+	noUpgrades = stepOf("upgrade given up", func(w *world, _ *Effects) { w.EndUpgrade() })
+	due        = stepOf("due, and used", func(w *world, out *Effects) { w.ok = !w.Due(w.hold, w.now, leased, out) })
+	renew      = stepOf("renewal that asks for a recall", func(w *world, _ *Effects) {
+		w.sent = w.Renewal(w.hold, false)
+		w.ok = w.sent.Ask
+	})
+	renewed = stepOf("renewed", func(w *world, out *Effects) {
 		w.certain()
 		w.Renewed(w.hold, w.now, w.sent, false, out)
-	}
-	recallFound = func(w *world, out *Effects) { w.Renewed(w.hold, w.now, w.sent, true, out) }
-	refusedKeys = func(w *world, out *Effects) { w.RenewalRefused(w.hold, w.now, w.sent, out) }
-	subscribed  = func(w *world, _ *Effects) { w.epoch.Add(1) }
-	comer       = func(w *world, _ *Effects) { w.hold.word.Store(uint64(word(w.hold.word.Load()).enter())) } // is about to find the gate closed
-	turnedAway  = func(w *world, out *Effects) { w.ok = false; w.TurnedAway(w.hold, w.now, w.hold.Leave(), out) }
+	})
+	recallFound = stepOf("renewed, recalled", func(w *world, out *Effects) { w.Renewed(w.hold, w.now, w.sent, true, out) })
+	refusedKeys = stepOf("two keys refused", func(w *world, out *Effects) { w.RenewalRefused(w.hold, w.now, w.sent, out) })
+	subscribed  = stepOf("subscription lost, or another one", func(w *world, _ *Effects) { w.epoch.Add(1) })
+	comer       = stepOf("another is about to find the gate closed", func(w *world, _ *Effects) {
+		w.hold.word.Store(uint64(word(w.hold.word.Load()).enter()))
+	})
+	turnedAway = stepOf("it is turned away", func(w *world, out *Effects) { w.TurnedAway(w.hold, w.now, w.hold.Leave(), out) })
 )
 
 func wait(d time.Duration) step {
-	return func(w *world, _ *Effects) { w.now, w.hold.base = w.now.Add(d), w.hold.base.Add(-d) }
-}
-
-type expected struct {
-	name string
-	does step
-	ok   bool // what it returns; of others, that of the step before
-	want Effects
+	return stepOf("pause", func(w *world, _ *Effects) { w.now, w.hold.base = w.now.Add(d), w.hold.base.Add(-d) })
 }
 
 func TestLease(t *testing.T) {
 	var (
-		released = Effects{Release: true, GaveBack: true, Forget: true}
-		recalled = Effects{Release: true, GaveBack: true, Forget: true, Recalled: true}
-		after    = func(d time.Duration) Effects { e := recalled; e.Took = d; return e }
-		none     Effects
+		released         = Effects{Release: true, GaveBack: true, Forget: true}
+		recalled         = Effects{Release: true, GaveBack: true, Forget: true, Recalled: true}
+		after            = func(d time.Duration) Effects { e := recalled; e.Took = d; return e }
+		releases         = Effects{Release: true, GaveBack: true} // another may be retained already
+		forgets          = Effects{Forget: true}
+		detaches         = Effects{GaveBack: true, Forget: true}
+		tellsAlone       = Effects{Alone: true}
+		usedOnce         = Effects{Used: true, Uses: 1}
+		endsTurn         = Effects{TurnEnded: true}
+		endsTurnAndLease = Effects{TurnEnded: true, Release: true, GaveBack: true, Forget: true}
 	)
 	for _, c := range []struct {
 		name   string
 		kind   Kind
-		steps  []expected
-		state  State
+		state  State // in the end
 		inside int
+		steps  []step
 	}{
-		{"readers share it until a recall", Reads, []expected{
-			{"granted", granted, true, none},
-			{"enter", enter, true, none},
-			{"leave", leave, true, none},
-			{"leave", leave, true, none},
-			{"enter", enter, true, none},
-			{"recall", recall, true, none},
-			{"enter", enter, false, none},
-			{"pause", wait(7 * ms), false, none},
-			{"recall again", recall, false, none},
-			{"leave", leave, false, after(7 * ms)},
-			{"recall again", recall, false, none},
-		}, Over, 0},
-		{"recalled with nobody inside", Reads, []expected{
-			{"granted", granted, true, none},
-			{"leave", leave, true, none},
-			{"recall", recall, true, recalled},
-		}, Over, 0},
-		{"given back, and then recalled", Reads, []expected{
-			{"granted", granted, true, none},
-			{"give back", giveBack, true, none},
-			{"pause", wait(ms), true, none},
-			{"recall", recall, true, none},
-			{"pause", wait(ms), true, none},
-			{"leave", leave, true, after(ms)},
-		}, Over, 0},
-		{"given back for another reason", Reads, []expected{
-			{"granted", granted, true, none},
-			{"give back", giveBack, true, none},
-			{"leave", leave, true, released},
-		}, Over, 0},
-		{"recalled before its grant is known", Reads, []expected{
-			{"recall", recall, false, none},
-			{"pause", wait(ms), false, none},
-			{"granted", granted, false, none},
-			{"enter", enter, false, none},
-			{"leave", leave, false, after(ms)},
-		}, Over, 0},
-		{"lost before its grant is known", Reads, []expected{
-			{"lost", lost, false, Effects{Forget: true}},
-			{"granted", granted, false, none},
-			{"leave", leave, false, Effects{Release: true, GaveBack: true}},
-		}, Over, 0},
-		{"not granted", Reads, []expected{
-			{"not granted", notGranted, false, Effects{Forget: true}},
-			{"recall", recall, false, none},
-			{"give back", giveBack, false, none},
-		}, Over, 0},
-		{"lost with readers inside", Reads, []expected{
-			{"granted", granted, true, none},
-			{"enter", enter, true, none},
-			{"lost", lost, true, Effects{Forget: true}},
-			{"leave", leave, true, none},
-			{"leave", leave, true, Effects{Release: true, GaveBack: true}},
-		}, Over, 0},
-		{"lost with nobody inside", Reads, []expected{
-			{"granted", granted, true, none},
-			{"leave", leave, true, none},
-			{"lost", lost, true, released},
-		}, Over, 0},
-		{"the last to leave is one that was turned away", Reads, []expected{
-			{"granted", granted, true, none},
-			{"another comes", comer, true, none},
-			{"recall", recall, true, none},
-			{"leave", leave, true, none},
-			{"it is turned away", turnedAway, false, recalled},
-		}, Over, 0},
-		{"no grants after its deadline", Reads, []expected{
-			{"granted", granted, true, none},
-			{"pause", wait(leased), true, none},
-			{"enter", enter, false, none},
-		}, Shared, 1},
+		{"readers share it until a recall", Reads, Over, 0, []step{
+			granted, enter, leave, leave, enter, recall, enter.fails(), wait(7 * ms), recall, leave.gives(after(7 * ms)),
+			recall,
+		}},
+		{"recalled with nobody inside", Reads, Over, 0, []step{granted, leave, recall.gives(recalled)}},
+		{"given back, and then recalled", Reads, Over, 0, []step{
+			granted, giveBack, wait(ms), recall, wait(ms), leave.gives(after(ms)),
+		}},
+		{"given back for another reason", Reads, Over, 0, []step{granted, giveBack, leave.gives(released)}},
+		{"recalled before its grant is known", Reads, Over, 0, []step{
+			recall, wait(ms), granted.fails(), enter.fails(), leave.gives(after(ms)),
+		}},
+		{"lost before its grant is known", Reads, Over, 0, []step{lost.gives(forgets), granted.fails(), leave.gives(releases)}},
+		{"not granted", Reads, Over, 0, []step{notGranted.gives(forgets), recall, giveBack}},
+		{"lost with readers inside", Reads, Over, 0, []step{granted, enter, lost.gives(forgets), leave, leave.gives(releases)}},
+		{"lost with nobody inside", Reads, Over, 0, []step{granted, leave, lost.gives(released)}},
+		{"the last to leave is one that was turned away", Reads, Over, 0, []step{
+			granted, comer, recall, leave, turnedAway.gives(recalled),
+		}},
+		{"no grants after its deadline", Reads, Shared, 1, []step{granted, wait(leased), enter.fails()}},
 
-		{"a renewal confirms the subscription at which it was sent", Reads, []expected{
-			{"granted", granted, true, none},
-			{"the subscription is lost", subscribed, true, none},
-			{"renew", renew, true, none},
-			{"there is another one", subscribed, true, none},
-			{"renewed", renewed, true, none},
-			{"enter", enter, false, none},
-			{"renew", renew, true, none},
-			{"renewed", renewed, true, none},
-			{"enter", enter, true, none},
-		}, Shared, 2},
-		{"a renewal of another subscription does not confirm the one of now", Reads, []expected{
-			{"granted", granted, true, none},
-			{"renew", renew, true, none},
-			{"the subscription is lost", subscribed, true, none},
-			{"there is another one", subscribed, true, none},
-			{"renewed", renewed, true, none},
-			{"enter", enter, false, none},
-		}, Shared, 1},
-		{"a recall found by a renewal", Reads, []expected{
-			{"granted", granted, true, none},
-			{"renew", renew, true, none},
-			{"found", recallFound, true, Effects{ExpectRecall: true}},
-			{"found again", recallFound, true, none},
-			{"leave", leave, true, recalled},
-		}, Over, 0},
-		{"a recall found with nobody inside", Reads, []expected{
-			{"granted", granted, true, none},
-			{"leave", leave, true, none},
-			{"renew", renew, true, none},
-			{"found", recallFound, true, Effects{ExpectRecall: true, Release: true, GaveBack: true, Forget: true, Recalled: true}},
-		}, Over, 0},
-		{"a recall found whose message has come", Reads, []expected{
-			{"granted", granted, true, none},
-			{"renew", renew, true, none},
-			{"recall", recall, true, none},
-			{"found", recallFound, true, none},
-		}, Shared, 1},
-		{"a recall found after the lease is given back", Reads, []expected{
-			{"granted", granted, true, none},
-			{"renew", renew, true, none},
-			{"give back", giveBack, true, none},
-			{"found", recallFound, true, none},
-			{"leave", leave, true, recalled},
-		}, Over, 0},
-		{"a recall found after the end", Reads, []expected{
-			{"renew", renew, true, none},
-			{"not granted", notGranted, true, Effects{Forget: true}},
-			{"found", recallFound, true, none},
-		}, Over, 0},
-		{"unused for its ttl", Reads, []expected{
-			{"granted", granted, true, none},
-			{"leave", leave, true, none},
-			{"due", due, false, Effects{Used: true, Uses: 1}},
-			{"pause", wait(leased - 1), false, none},
-			{"due", due, false, none},
-			{"pause", wait(1), false, none},
-			{"due", due, true, none},
-		}, Shared, 0},
-		{"used since", Reads, []expected{
-			{"granted", granted, true, none},
-			{"leave", leave, true, none},
-			{"due", due, false, Effects{Used: true, Uses: 1}},
-			{"pause", wait(leased - 1), false, none},
-			{"enter", enter, true, none},
-			{"leave", leave, true, none},
-			{"pause", wait(1), true, none},
-			{"due", due, false, Effects{Used: true, Uses: 1}},
-			{"pause", wait(leased - 1), false, none},
-			{"due", due, false, none},
-		}, Shared, 0},
-		{"a reader inside is a use", Reads, []expected{
-			{"granted", granted, true, none},
-			{"due", due, false, Effects{Used: true, Uses: 1}},
-			{"pause", wait(leased), false, none},
-			{"due", due, false, Effects{Used: true}},
-		}, Shared, 1},
-		{"the first time that it is due is a use", Reads, []expected{
-			{"pause", wait(leased), false, none},
-			{"due", due, false, Effects{Used: true}},
-		}, Asking, 0},
-		{"renewals ask although it is closing", Reads, []expected{
-			{"granted", granted, true, none},
-			{"give back", giveBack, true, none},
-			{"renew", renew, true, none},
-		}, Shared, 1},
+		{"a renewal confirms the subscription at which it was sent", Reads, Shared, 2, []step{
+			granted, subscribed, enter.fails(), renew, renewed, enter.fails(), renew, subscribed, renewed, enter.fails(),
+			renew, renewed, enter,
+		}},
+		{"a renewal of another subscription does not confirm the one of now", Reads, Shared, 1, []step{
+			granted, renew, subscribed, subscribed, renewed, enter.fails(),
+		}},
+		{"a recall found by a renewal", Reads, Over, 0, []step{
+			granted, renew, recallFound.gives(Effects{ExpectRecall: true}), recallFound, leave.gives(recalled),
+		}},
+		{"a recall found with nobody inside", Reads, Over, 0, []step{
+			granted, leave, renew,
+			recallFound.gives(Effects{ExpectRecall: true, Release: true, GaveBack: true, Forget: true, Recalled: true}),
+		}},
+		{"a recall found whose message has come", Reads, Shared, 1, []step{granted, renew, recall, recallFound}},
+		{"a recall found after the lease is given back", Reads, Over, 0, []step{
+			granted, renew, giveBack, recallFound, leave.gives(recalled),
+		}},
+		{"a recall found after the end", Reads, Over, 0, []step{renew, notGranted.gives(forgets), recallFound}},
+		{"unused for its ttl", Reads, Shared, 0, []step{
+			granted, leave, due.gives(usedOnce), wait(leased - 1), due, wait(1), due.fails(),
+		}},
+		{"used since", Reads, Shared, 0, []step{
+			granted, leave, due.gives(usedOnce), wait(leased - 1), enter, leave, wait(1), due.gives(usedOnce),
+			wait(leased - 1), due,
+		}},
+		{"a reader inside is a use", Reads, Shared, 1, []step{
+			granted, due.gives(usedOnce), wait(leased), due.gives(Effects{Used: true}),
+		}},
+		{"the first time that it is due is a use", Reads, Asking, 0, []step{wait(leased), due.gives(Effects{Used: true})}},
+		{"renewals ask although it is closing", Reads, Shared, 1, []step{granted, giveBack, renew}},
 
-		{"an upgrade waits until the others have left", Reads, []expected{
-			{"granted", granted, true, none},
-			{"enter", enter, true, none},
-			{"enter", enter, true, none},
-			{"upgrade", upgrading, true, none},
-			{"another upgrade", upgrading, false, none},
-			{"enter", enter, false, none},
-			{"leave", leave, false, none},
-			{"leave", leave, false, Effects{Alone: true}},
-			{"alone", isAlone, true, none},
-			{"detach", detach, true, Effects{GaveBack: true, Forget: true}},
-			{"recall", recall, true, none},
-			{"lost", lost, true, none},
-			{"leave", leave, true, none},
-		}, Detached, 0},
-		{"an upgrade alone", Reads, []expected{
-			{"granted", granted, true, none},
-			{"upgrade", upgrading, true, Effects{Alone: true}},
-			{"another upgrade", upgrading, false, none},
-			{"alone", isAlone, true, none},
-			{"detach", detach, true, Effects{GaveBack: true, Forget: true}},
-			{"another upgrade, of one that has left", upgrading, false, none},
-		}, Detached, 1},
-		{"an upgrade, and one about to be turned away", Reads, []expected{
-			{"granted", granted, true, none},
-			{"upgrade", upgrading, true, Effects{Alone: true}},
-			{"another comes", comer, true, none},
-			{"alone", isAlone, false, none},
-			{"it is turned away", turnedAway, false, Effects{Alone: true}},
-			{"alone", isAlone, true, none},
-		}, Shared, 1},
-		{"an upgrade is given up", Reads, []expected{
-			{"granted", granted, true, none},
-			{"enter", enter, true, none},
-			{"upgrade", upgrading, true, none},
-			{"given up", noUpgrades, true, none},
-			{"leave", leave, true, none},
-			{"upgrade", upgrading, true, Effects{Alone: true}},
-			{"given up", noUpgrades, true, none},
-			{"leave", leave, true, released},
-		}, Over, 0},
-		{"an upgrade whose caller has released", Reads, []expected{
-			{"granted", granted, true, none},
-			{"enter", enter, true, none},
-			{"upgrade", upgrading, true, none},
-			{"leave", leave, true, Effects{Alone: true}},
-			{"leave", leave, true, released},
-		}, Over, 0},
-		{"an upgrade of a lease that is lost", Reads, []expected{
-			{"granted", granted, true, none},
-			{"enter", enter, true, none},
-			{"upgrade", upgrading, true, none},
-			{"lost", lost, true, Effects{Alone: true, Forget: true}},
-		}, Shared, 2},
-		{"a detached lease is not unused", Reads, []expected{
-			{"granted", granted, true, none},
-			{"upgrade", upgrading, true, Effects{Alone: true}},
-			{"detach", detach, true, Effects{GaveBack: true, Forget: true}},
-			{"leave", leave, true, none},
-			{"pause", wait(2 * leased), true, none},
-			{"due", due, false, none},
-		}, Detached, 0},
+		{"an upgrade waits until the others have left", Reads, Detached, 0, []step{
+			granted, enter, enter, upgrading, upgrading.fails(), enter.fails(), leave, leave.gives(tellsAlone), isAlone,
+			detach.gives(detaches), recall, lost, leave,
+		}},
+		{"an upgrade alone", Reads, Detached, 1, []step{
+			granted, upgrading.gives(tellsAlone), upgrading.fails(), isAlone, detach.gives(detaches), upgrading.fails(),
+		}},
+		{"an upgrade, and one about to be turned away", Reads, Shared, 1, []step{
+			granted, upgrading.gives(tellsAlone), comer, isAlone.fails(), turnedAway.gives(tellsAlone), isAlone,
+		}},
+		{"an upgrade is given up", Reads, Over, 0, []step{
+			granted, enter, upgrading, noUpgrades, leave, upgrading.gives(tellsAlone), noUpgrades, leave.gives(released),
+		}},
+		{"an upgrade whose caller has released", Reads, Over, 0, []step{
+			granted, enter, upgrading, leave.gives(tellsAlone), leave.gives(released),
+		}},
+		{"an upgrade of a lease that is lost", Reads, Shared, 2, []step{
+			granted, enter, upgrading, lost.gives(Effects{Alone: true, Forget: true}),
+		}},
+		{"a detached lease is not unused", Reads, Detached, 0, []step{
+			granted, upgrading.gives(tellsAlone), detach.gives(detaches), leave, wait(2 * leased), due,
+		}},
 
-		{"a turn is passed on", Turns, []expected{
-			{"granted", granted, true, none},
-			{"enter", enter, false, none},
-			{"due", due, false, Effects{Used: true, Uses: 1}},
-			{"await", await, true, none},
-			{"leave", leave, true, Effects{TurnEnded: true}},
-			{"enter", enter, false, none},
-			{"take", take, true, none},
-			{"due", due, false, Effects{Used: true, Uses: 1}},
-			{"leave", leave, false, none},
-			{"enter", enter, true, none},
-		}, Shared, 1},
-		{"a caller gives up", Turns, []expected{
-			{"granted", granted, true, none},
-			{"await", await, true, none},
-			{"cancel", cancel, false, none},
-			{"leave", leave, false, none},
-			{"enter", enter, true, none},
-			{"recall", recall, true, none}, // it is not told
-		}, Shared, 1},
-		{"a caller gives up as the one inside is about to pass the turn on", Turns, []expected{
-			{"granted", granted, true, none},
-			{"await", await, true, none},
-			{"leave, without the mutex", stays, false, none},
-			{"cancel", cancel, false, none},
-			{"leave, with the mutex", pass, false, none},
-			{"enter", enter, true, none},
-		}, Shared, 1},
-		{"a caller gives up as it is granted its turn", Turns, []expected{
-			{"granted", granted, true, none},
-			{"await", await, true, none},
-			{"leave", leave, true, Effects{TurnEnded: true}},
-			{"cancel", cancel, false, none},
-			{"enter", enter, true, none},
-		}, Shared, 1},
-		{"a caller gives up as it is granted its turn, which is recalled", Turns, []expected{
-			{"granted", granted, true, none},
-			{"await", await, true, none},
-			{"leave", leave, true, Effects{TurnEnded: true}},
-			{"recall", recall, true, none},
-			{"cancel", cancel, false, recalled},
-		}, Over, 0},
-		{"a caller gives up as its turn is refused", Turns, []expected{
-			{"granted", granted, true, none},
-			{"await", await, true, none},
-			{"recall", recall, true, Effects{TurnEnded: true}},
-			{"cancel", cancel, false, none},
-			{"leave", leave, false, recalled},
-		}, Over, 0},
-		{"a recall ends the wait for a turn", Turns, []expected{
-			{"granted", granted, true, none},
-			{"await", await, true, none},
-			{"recall", recall, true, Effects{TurnEnded: true}},
-			{"recall again", recall, true, none},
-			{"take", take, false, none},
-			{"await", await, false, none},
-			{"leave", leave, false, recalled},
-		}, Over, 0},
-		{"a loss ends the wait for a turn", Turns, []expected{
-			{"granted", granted, true, none},
-			{"await", await, true, none},
-			{"lost", lost, true, Effects{TurnEnded: true, Forget: true}},
-			{"take", take, false, none},
-			{"leave", leave, false, Effects{Release: true, GaveBack: true}},
-		}, Over, 0},
-		{"no turn to wait for", Turns, []expected{
-			{"granted", granted, true, none},
-			{"leave", leave, true, none},
-			{"await", await, false, none},
-			{"enter", enter, true, none},
-		}, Shared, 1},
-		{"no turn is passed on after the deadline", Turns, []expected{
-			{"granted", granted, true, none},
-			{"await", await, true, none},
-			{"pause", wait(leased), true, none},
-			{"leave", leave, true, Effects{TurnEnded: true, Release: true, GaveBack: true, Forget: true}},
-			{"take", take, false, none},
-		}, Over, 0},
-		{"no turn is passed on without a subscription", Turns, []expected{
-			{"granted", granted, true, none},
-			{"await", await, true, none},
-			{"the subscription is lost", subscribed, true, none},
-			{"leave", leave, true, Effects{TurnEnded: true, Release: true, GaveBack: true, Forget: true}},
-			{"take", take, false, none},
-		}, Over, 0},
-		{"who finds it closed to turns gives it back", Turns, []expected{
-			{"granted", granted, true, none},
-			{"leave", leave, true, none},
-			{"the subscription is lost", subscribed, true, none},
-			{"enter", enter, false, released},
-		}, Over, 0},
-		{"it is not retained for turns if others may wait", Turns, []expected{
-			{"granted by way of the queue", grantedLate, false, none},
-			{"enter", enter, false, none},
-			{"leave", leave, false, released},
-		}, Over, 0},
-		{"reads are retained all the same", Reads, []expected{
-			{"granted by way of the queue", grantedLate, true, none},
-		}, Shared, 1},
-		{"renewals for turns ask until it is given back", Turns, []expected{
-			{"granted", granted, true, none},
-			{"renew", renew, true, none},
-			{"give back", giveBack, true, none},
-			{"renew", renew, false, none},
-			{"found", recallFound, false, none},
-			{"leave", leave, false, released},
-		}, Over, 0},
-		{"two keys are refused", Turns, []expected{
-			{"granted", granted, true, none},
-			{"leave", leave, true, none},
-			{"renew", renew, true, none},
-			{"refused", refusedKeys, true, released},
-		}, Over, 0},
-		{"two keys are refused after it is given back", Turns, []expected{
-			{"granted", granted, true, none},
-			{"give back", giveBack, true, none},
-			{"renew", renew, false, none},
-			{"refused", refusedKeys, false, none},
-		}, Shared, 1},
-		{"one key is refused", Reads, []expected{
-			{"granted", granted, true, none},
-			{"leave", leave, true, none},
-			{"renew", renew, true, none},
-			{"refused", refusedKeys, true, none},
-		}, Shared, 0},
+		{"a turn is passed on", Turns, Shared, 1, []step{
+			granted, enter.fails(), due.gives(usedOnce), await, leave.gives(endsTurn), enter.fails(), take,
+			due.gives(usedOnce), leave, enter,
+		}},
+		{"a caller gives up, and is not told of a recall", Turns, Shared, 1, []step{granted, await, cancel, leave, enter, recall}},
+		{"a caller gives up as the one inside is about to pass the turn on", Turns, Shared, 1, []step{
+			granted, await, stays, cancel, pass, enter,
+		}},
+		{"a caller gives up as it is granted its turn", Turns, Shared, 1, []step{
+			granted, await, leave.gives(endsTurn), cancel, enter,
+		}},
+		{"a caller gives up as it is granted its turn, which is recalled", Turns, Over, 0, []step{
+			granted, await, leave.gives(endsTurn), recall, cancel.gives(recalled),
+		}},
+		{"a caller gives up as its turn is refused", Turns, Over, 0, []step{
+			granted, await, recall.gives(endsTurn), cancel, leave.gives(recalled),
+		}},
+		{"a recall ends the wait for a turn", Turns, Over, 0, []step{
+			granted, await, recall.gives(endsTurn), recall, take.fails(), await.fails(), leave.gives(recalled),
+		}},
+		{"a loss ends the wait for a turn", Turns, Over, 0, []step{
+			granted, await, lost.gives(Effects{TurnEnded: true, Forget: true}), take.fails(), leave.gives(releases),
+		}},
+		{"no turn to wait for", Turns, Shared, 1, []step{granted, leave, await.fails(), enter}},
+		{"no turn is passed on after the deadline", Turns, Over, 0, []step{
+			granted, await, wait(leased), leave.gives(endsTurnAndLease), take.fails(),
+		}},
+		{"no turn is passed on without a subscription", Turns, Over, 0, []step{
+			granted, await, subscribed, leave.gives(endsTurnAndLease), take.fails(),
+		}},
+		{"who finds it closed to turns gives it back", Turns, Over, 0, []step{
+			granted, leave, subscribed, enter.fails().gives(released),
+		}},
+		{"it is not retained for turns if others may wait", Turns, Over, 0, []step{
+			grantedLate.fails(), enter.fails(), leave.gives(released),
+		}},
+		{"reads are retained all the same", Reads, Shared, 1, []step{grantedLate}},
+		{"renewals for turns ask until it is given back", Turns, Over, 0, []step{
+			granted, renew, giveBack, renew.fails(), recallFound, leave.gives(released),
+		}},
+		{"two keys are refused", Turns, Over, 0, []step{granted, leave, renew, refusedKeys.gives(released)}},
+		{"two keys are refused after it is given back", Turns, Shared, 1, []step{granted, giveBack, renew.fails(), refusedKeys}},
+		{"one key is refused", Reads, Shared, 0, []step{granted, leave, renew, refusedKeys}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { // the clock stands still
 				w := newWorld(c.kind)
 				for i, s := range c.steps {
 					var out Effects
-					if s.does(w, &out); out != s.want || w.ok != s.ok {
-						t.Errorf("%d, %s: %v %+v, want %v %+v", i, s.name, w.ok, out, s.ok, s.want)
+					w.ok = true
+					if s.does(w, &out); out != s.wants || w.ok == s.not {
+						t.Errorf("%d, %s: %v %+v, want %v %+v", i, s.name, w.ok, out, !s.not, s.wants)
 					}
 				}
 				if w.State() != c.state || w.hold.Inside() != c.inside {
@@ -486,7 +275,7 @@ func (g *leaving) Inside() int { g.inside--; return g.inside }
 func TestLastLeavesAsTheUpgradeLooks(t *testing.T) {
 	w := newWorld(Reads)
 	for _, s := range []step{granted, enter, upgrading, leave} {
-		s(w, &Effects{})
+		s.does(w, &Effects{})
 	}
 	var out Effects
 	if w.Alone(&leaving{w.hold, 3}, w.now, &out) || !out.Alone {
@@ -504,23 +293,22 @@ func TestStatesAndEvents(t *testing.T) {
 		x = states // cannot happen
 	)
 	for _, c := range []struct {
-		event string
-		does  step
+		event step
 		// From Asking, Shared with two inside, Shared with one, Shared with none, Detached and Over.
 		next [6]State
 	}{
-		{"granted", granted, [...]State{s, x, x, x, x, x}},
-		{"not granted", notGranted, [...]State{o, x, x, x, x, x}},
-		{"recall", recall, [...]State{a, s, s, o, d, o}},
-		{"given back", giveBack, [...]State{a, s, s, o, d, o}},
-		{"lost", lost, [...]State{a, s, s, o, d, o}},
-		{"enter", enter, [...]State{a, s, s, s, d, o}},
-		{"leave", leave, [...]State{x, s, s, x, d, x}},
-		{"upgrade", upgrading, [...]State{x, s, s, x, d, x}},
-		{"renewal due", due, [...]State{a, s, s, s, d, o}},
-		{"renewed", renewed, [...]State{a, s, s, s, d, o}},
-		{"renewed, recalled", recallFound, [...]State{a, s, s, o, d, o}},
-		{"subscription changed", subscribed, [...]State{a, s, s, s, d, o}},
+		{granted, [...]State{s, x, x, x, x, x}},
+		{notGranted, [...]State{o, x, x, x, x, x}},
+		{recall, [...]State{a, s, s, o, d, o}},
+		{giveBack, [...]State{a, s, s, o, d, o}},
+		{lost, [...]State{a, s, s, o, d, o}},
+		{enter, [...]State{a, s, s, s, d, o}},
+		{leave, [...]State{x, s, s, x, d, x}},
+		{upgrading, [...]State{x, s, s, x, d, x}},
+		{due, [...]State{a, s, s, s, d, o}},
+		{renewed, [...]State{a, s, s, s, d, o}},
+		{recallFound, [...]State{a, s, s, o, d, o}},
+		{subscribed, [...]State{a, s, s, s, d, o}},
 	} {
 		for i, from := range []struct {
 			name  string
@@ -538,15 +326,15 @@ func TestStatesAndEvents(t *testing.T) {
 			}
 			w := newWorld(Reads)
 			for _, s := range append(from.steps, renew) {
-				s(w, &Effects{})
+				s.does(w, &Effects{})
 			}
 			was := w.State()
 			var out Effects
-			if c.does(w, &out); w.State() != c.next[i] {
-				t.Errorf("%s, %s: state %d, want %d", from.name, c.event, w.State(), c.next[i])
+			if c.event.does(w, &out); w.State() != c.next[i] {
+				t.Errorf("%s, %s: state %d, want %d", from.name, c.event.name, w.State(), c.next[i])
 			}
 			if ends := was == Shared && w.State() == Over; out.Release != ends {
-				t.Errorf("%s, %s: release %v", from.name, c.event, out.Release)
+				t.Errorf("%s, %s: release %v", from.name, c.event.name, out.Release)
 			}
 		}
 	}
@@ -556,10 +344,10 @@ func TestStatesAndEvents(t *testing.T) {
 // would give the search more to do.
 func TestValue(t *testing.T) {
 	w := newWorld(Reads)
-	granted(w, nil)
+	granted.does(w, nil)
 	once := w.hold.Value()
 	for _, s := range []step{enter, leave, enter, leave} {
-		s(w, &Effects{})
+		s.does(w, &Effects{})
 		v := w.hold.Value()
 		if w.hold.Inside() == 1 && v != once {
 			t.Errorf("%+v and %+v differ", v, once)

@@ -52,28 +52,6 @@ func TestHoldAdmitsUntilItsDeadline(t *testing.T) {
 	})
 }
 
-func TestHoldAdmitsOnlyWhileRecallsCome(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h, epoch := open()
-		epoch.Add(1) // the subscription is lost
-		if enters(h) {
-			t.Error("admitted without a subscription")
-		}
-		h.Confirm(2)
-		if enters(h) {
-			t.Error("admitted without a subscription, after a renewal")
-		}
-		epoch.Add(1) // another one begins
-		if enters(h) {
-			t.Error("admitted although a recall may have been lost")
-		}
-		h.Confirm(3)
-		if !enters(h) {
-			t.Error("not admitted after a renewal on the new subscription")
-		}
-	})
-}
-
 func TestHoldCloses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, _ := open()
@@ -96,25 +74,6 @@ func TestHoldCloses(t *testing.T) {
 		h.End()
 		if enters(h) || h.Certain() || h.Close() {
 			t.Error("an ended lease admits")
-		}
-
-		var epoch atomic.Uint64
-		epoch.Store(1)
-		h = New(time.Now(), &epoch)
-		h.SetDeadline(time.Now().Add(time.Second))
-		if enters(h) {
-			t.Error("admitted before the lease was granted")
-		}
-		h.Open(true) // it was recalled before its grant was known
-		if enters(h) || h.Inside() != 1 {
-			t.Error("a lease that was recalled before it came admits")
-		}
-		h = New(time.Now(), &epoch)
-		h.SetDeadline(time.Now().Add(time.Second))
-		h.End()
-		h.Open(false) // it ended before its grant was known
-		if enters(h) || h.Inside() != 1 {
-			t.Error("a lease that ended before it was opened admits")
 		}
 	})
 }
@@ -233,18 +192,6 @@ func TestPolicy(t *testing.T) {
 	for _, took := range []time.Duration{0, 20 * ms, time.Hour} { // also at the bounds
 		if least, most := (Policy{}).Recalled(0, took, 0).inhibited, (Policy{}).Recalled(0, took, 1).inhibited; most < least*3/2 {
 			t.Errorf("after %v the processes are inhibited for %v to %v", took, least, most)
-		}
-	}
-}
-
-func TestTick(t *testing.T) {
-	for _, c := range []struct {
-		idle   time.Duration
-		inside int
-		want   Decision
-	}{{0, 0, Renew}, {4999 * time.Millisecond, 0, Renew}, {MaxTTL, 0, GiveBack}, {time.Hour, 1, Renew}} {
-		if got := Tick(c.idle, MaxTTL, c.inside); got != c.want {
-			t.Errorf("idle for %v with %d inside: %v", c.idle, c.inside, got)
 		}
 	}
 }
