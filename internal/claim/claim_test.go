@@ -55,34 +55,30 @@ var reasonNames = [reasons]string{
 	"ByReplacement", "ByDeadline", "ByFixedTTL", "ByLifetime", "ByServer", "ByDriver", "ByConversion", "ByDoubt",
 }
 
-// table is one claim and its rows. then, if set, checks the claim after the last one.
-type table struct {
-	what  string
-	rules func(*Rules) // changes rules; nil: they are as above
-	claim Claim
-	steps []step
-	then  func(t *testing.T, c *Claim)
+// check takes a claim through the rows, and then checks it.
+func check(t *testing.T, what string, c Claim, rows []step, then ...func(*testing.T, *Claim)) {
+	t.Helper()
+	checkBy(t, func(*Rules) {}, what, c, rows, then...)
 }
 
-func run(t *testing.T, tables []table) {
-	for _, x := range tables {
-		t.Run(strings.ReplaceAll(x.what, " ", "_"), func(t *testing.T) {
-			r, c := rules, x.claim
-			if x.rules != nil {
-				x.rules(&r)
+// checkBy does so by other rules than those of most.
+func checkBy(t *testing.T, change func(*Rules), what string, c Claim, rows []step, then ...func(*testing.T, *Claim)) {
+	t.Helper()
+	t.Run(strings.ReplaceAll(what, " ", "_"), func(t *testing.T) {
+		r := rules
+		change(&r)
+		for i, s := range rows {
+			var out Effects
+			c.Step(&r, at(s.at), &s.e, &out)
+			if got := text(out); got != s.out || c.State() != s.state {
+				t.Errorf("%d. %s at %d ms:\n\tstate %s, %q\nwant\tstate %s, %q",
+					i+1, kindNames[s.e.Kind], s.at, stateNames[c.State()], got, stateNames[s.state], s.out)
 			}
-			for i, s := range x.steps {
-				var out Effects
-				c.Step(&r, at(s.at), &s.e, &out)
-				if got := text(out); got != s.out || c.State() != s.state {
-					t.Errorf("%d. %s at %d ms:\n\tstate %s, %q\nwant\tstate %s, %q", i+1, kindNames[s.e.Kind], s.at, stateNames[c.State()], got, stateNames[s.state], s.out)
-				}
-			}
-			if x.then != nil {
-				x.then(t, &c)
-			}
-		})
-	}
+		}
+		for _, f := range then {
+			f(t, &c)
+		}
+	})
 }
 
 var stateNames = [states]string{"Asking", "Waiting", "Permitted", "Held", "Unconfirmed", "Converting", "Lost", "Releasing", "Checking", "Over"}
@@ -103,6 +99,11 @@ func afterBy(r *Rules, c Claim, rows ...step) Claim {
 		c.Step(r, at(rows[i].at), &rows[i].e, &out)
 	}
 	return c
+}
+
+// waiting returns a claim that is queued, after these rows as well.
+func waiting(rows ...step) Claim {
+	return after(New(Wait, false, false), append([]step{called, queued}, rows...)...)
 }
 
 // held returns a claim that was granted a lease by the reply to a call sent at 0 ms.

@@ -6,115 +6,73 @@ import (
 )
 
 func TestConvertedLeaseIsReleasedAsAnyOther(t *testing.T) {
-	run(t, []table{{
-		what:  "by its holder",
-		claim: New(Wait, true, false),
-		steps: []step{called, granted, {100, Event{Kind: Released}, Releasing, "End Release StopTimer"}},
-		then: func(t *testing.T, c *Claim) {
+	check(t, "by its holder", New(Wait, true, false),
+		[]step{called, granted, {100, Event{Kind: Released}, Releasing, "End Release StopTimer"}}, func(t *testing.T, c *Claim) {
 			if tombstone, unused, _, _ := c.Cleanup(); c.NeedsGeneral() || tombstone || unused {
 				t.Error("the release is not an ordinary one")
 			}
-		},
-	}, {
-		what: "after it was found, and lost",
-		claim: after(New(Wait, true, false), called, step{e: Event{Kind: AskFailed, Outcome: InDoubt}},
-			step{e: Event{Kind: ReleaseReplied, Code: Present}}),
-		steps: []step{
+		})
+	check(t, "after it was found, and lost",
+		after(New(Wait, true, false), called, step{e: Event{Kind: AskFailed, Outcome: InDoubt}},
+			step{e: Event{Kind: ReleaseReplied, Code: Present}}), []step{
 			{200, Event{Kind: Checked, Code: Granted, Sent: at(100), Fence: 7}, Held, "Found Timer=3418"},
 			{9_998, Event{Kind: Timer}, Lost, "End StopTimer"},
 			{9_999, Event{Kind: Released}, Releasing, "Release"},
-		},
-		then: func(t *testing.T, c *Claim) {
+		}, func(t *testing.T, c *Claim) {
 			if _, unused, _, _ := c.Cleanup(); unused {
 				t.Error("the release says that nobody has used the lease")
 			}
-		},
-	}})
+		})
 }
 
 func TestRefusedLeaseEndsWithinReasonTimeout(t *testing.T) {
 	refused := step{3_200, Event{Kind: Renewed, Code: Denied, Sent: at(3_127), TTL: 10_000}, Held, "AskBreaker StopSharing Timer=3400"}
-	run(t, []table{{
-		what:  "whatever later renewals and an Extend are answered",
-		claim: after(held(), due),
-		steps: []step{
-			{3_150, Event{Kind: ExtendBegan, TTL: 20_000}, Held, ""},
-			refused,
-			{3_210, Event{Kind: RenewFailed, Pause: 10 * time.Millisecond}, Held, ""},
-			{3_220, Event{Kind: RenewFailed, Lasting: true}, Held, ""},
-			{3_230, Event{Kind: Renewed, Code: Granted, Sent: at(3_127), TTL: 10_000}, Held, ""},
-			{3_240, Event{Kind: Extended, Code: Granted, Sent: at(3_150), TTL: 20_000}, Held, ""},
-			{3_400, Event{Kind: Timer}, Lost, "End StopTimer"},
-		},
-		then: hasReason(ByServer),
-	}, {
-		what:  "nobody has broken it",
-		claim: after(held(), due, refused),
-		steps: []step{{3_300, Event{Kind: NotBroken}, Lost, "End StopTimer"}},
-		then:  hasReason(ByServer),
-	}, {
-		what:  "somebody has",
-		claim: after(held(), due, refused),
-		steps: []step{{3_300, Event{Kind: Broken}, Lost, "End StopTimer"}},
-		then:  hasReason(ByBreak),
-	}, {
-		what:  "an answer that came too late for its request",
-		claim: held(),
-		steps: []step{{100, Event{Kind: NotBroken}, Held, ""}},
-	}})
+	check(t, "whatever later renewals and an Extend are answered", after(held(), due), []step{
+		{3_150, Event{Kind: ExtendBegan, TTL: 20_000}, Held, ""},
+		refused,
+		{3_210, Event{Kind: RenewFailed, Pause: 10 * time.Millisecond}, Held, ""},
+		{3_220, Event{Kind: RenewFailed, Lasting: true}, Held, ""},
+		{3_230, Event{Kind: Renewed, Code: Granted, Sent: at(3_127), TTL: 10_000}, Held, ""},
+		{3_240, Event{Kind: Extended, Code: Granted, Sent: at(3_150), TTL: 20_000}, Held, ""},
+		{3_400, Event{Kind: Timer}, Lost, "End StopTimer"},
+	}, hasReason(ByServer))
+	check(t, "nobody has broken it", after(held(), due, refused),
+		[]step{{3_300, Event{Kind: NotBroken}, Lost, "End StopTimer"}}, hasReason(ByServer))
+	check(t, "somebody has", after(held(), due, refused),
+		[]step{{3_300, Event{Kind: Broken}, Lost, "End StopTimer"}}, hasReason(ByBreak))
+	check(t, "an answer that came too late for its request", held(), []step{{100, Event{Kind: NotBroken}, Held, ""}})
 }
 
 func TestExtend(t *testing.T) {
-	run(t, []table{{
-		what:  "its answer comes after the deadline that it has lowered",
-		claim: held(),
-		steps: []step{
-			{100, Event{Kind: ExtendBegan, TTL: 1_000}, Held, "Notify Timer=416"},
-			{1_088, Event{Kind: Extended, Code: Granted, Sent: at(100), TTL: 1_000}, Lost, "End StopTimer"},
-		},
-		then: hasReason(ByDeadline),
-	}, {
-		what:  "it was not sent",
-		claim: held(),
-		steps: []step{
-			{100, Event{Kind: ExtendBegan, TTL: 1_000}, Held, "Notify Timer=416"},
-			{200, Event{Kind: Extended, Outcome: NotSent, TTL: 1_000}, Held, "Timer=3413"},
-		},
-		then: hasDeadline(9_898, 10_000),
-	}, {
-		what:  "it may have run, and may still run",
-		claim: held(),
-		steps: []step{
-			{100, Event{Kind: ExtendBegan, TTL: 1_000}, Held, "Notify Timer=416"},
-			{200, Event{Kind: Extended, Outcome: InDoubt, TTL: 1_000}, Held, "Timer=488"},
-			{489, Event{Kind: Timer}, Held, "RenewFor=1000 Timer=688"},
-			{490, Event{Kind: ExtendBegan, TTL: 5_000}, Held, ""},
-			{500, Event{Kind: Extended, Code: Granted, Sent: at(490), TTL: 5_000}, Held, "Timer=812"},
-		},
-		then: hasDeadline(490+988, 1_000), // the first one may run now
-	}, {
-		what:  "a renewal sent before it is answered after it",
-		claim: after(held(), due),
-		steps: []step{
-			{3_130, Event{Kind: ExtendBegan, TTL: 1_000}, Held, "Notify Timer=3441"},
-			{3_140, Event{Kind: Renewed, Code: Granted, Sent: at(3_127), TTL: 10_000}, Held, "Confirmed Timer=3461"},
-			{3_150, Event{Kind: Extended, Code: Granted, Sent: at(3_130), TTL: 1_000}, Held, "Timer=3460"},
-			{3_160, Event{Kind: Renewed, Code: Granted, Sent: at(3_127), TTL: 10_000}, Held, "Confirmed Timer=3477"},
-		},
-		then: hasDeadline(3_130+988, 1_000),
-	}, {
-		what:  "of an unconfirmed lease that is not renewed, which is confirmed all the same",
-		rules: func(r *Rules) { r.NoRenewal = true },
-		claim: afterBy(&Rules{TTL: 10_000, ClaimTTL: 6_000, NoRenewal: true}, New(Wait, false, false), called, queued, woken),
-		steps: []step{
+	check(t, "its answer comes after the deadline that it has lowered", held(), []step{
+		{100, Event{Kind: ExtendBegan, TTL: 1_000}, Held, "Notify Timer=416"},
+		{1_088, Event{Kind: Extended, Code: Granted, Sent: at(100), TTL: 1_000}, Lost, "End StopTimer"},
+	}, hasReason(ByDeadline))
+	check(t, "it was not sent", held(), []step{
+		{100, Event{Kind: ExtendBegan, TTL: 1_000}, Held, "Notify Timer=416"},
+		{200, Event{Kind: Extended, Outcome: NotSent, TTL: 1_000}, Held, "Timer=3413"},
+	}, hasDeadline(9_898, 10_000))
+	check(t, "it may have run, and may still run", held(), []step{
+		{100, Event{Kind: ExtendBegan, TTL: 1_000}, Held, "Notify Timer=416"},
+		{200, Event{Kind: Extended, Outcome: InDoubt, TTL: 1_000}, Held, "Timer=488"},
+		{489, Event{Kind: Timer}, Held, "RenewFor=1000 Timer=688"},
+		{490, Event{Kind: ExtendBegan, TTL: 5_000}, Held, ""},
+		{500, Event{Kind: Extended, Code: Granted, Sent: at(490), TTL: 5_000}, Held, "Timer=812"},
+	}, hasDeadline(490+988, 1_000)) // the first one may run now
+	check(t, "a renewal sent before it is answered after it", after(held(), due), []step{
+		{3_130, Event{Kind: ExtendBegan, TTL: 1_000}, Held, "Notify Timer=3441"},
+		{3_140, Event{Kind: Renewed, Code: Granted, Sent: at(3_127), TTL: 10_000}, Held, "Confirmed Timer=3461"},
+		{3_150, Event{Kind: Extended, Code: Granted, Sent: at(3_130), TTL: 1_000}, Held, "Timer=3460"},
+		{3_160, Event{Kind: Renewed, Code: Granted, Sent: at(3_127), TTL: 10_000}, Held, "Confirmed Timer=3477"},
+	}, hasDeadline(3_130+988, 1_000))
+	checkBy(t, func(r *Rules) { r.NoRenewal = true }, "of an unconfirmed lease that is not renewed, which is confirmed all the same",
+		afterBy(&Rules{TTL: 10_000, ClaimTTL: 6_000, NoRenewal: true}, New(Wait, false, false), called, queued, woken), []step{
 			{300, Event{Kind: ExtendBegan, TTL: 10_000}, Unconfirmed, ""},
 			{400, Event{Kind: Extended, Outcome: NotSent, TTL: 10_000}, Unconfirmed, "Timer=200"},
 			{401, Event{Kind: Timer}, Unconfirmed, "RenewFor=9799 Timer=2263"},
 			{410, Event{Kind: Renewed, Code: Granted, Sent: at(401), TTL: 9_799}, Held, "Confirmed Timer=10100"},
 			{10_101, Event{Kind: Timer}, Lost, "End StopTimer"},
-		},
-		then: hasReason(ByFixedTTL),
-	}})
+		}, hasReason(ByFixedTTL))
 }
 
 var due = step{3_127, Event{Kind: Timer}, Held, "RenewFor=10000 Timer=5384"}
@@ -138,105 +96,60 @@ func hasDeadline(ms, ttl int64) func(*testing.T, *Claim) {
 
 func TestLease(t *testing.T) {
 	timer := func(ms int64, state State, out string) step { return step{ms, Event{Kind: Timer}, state, out} }
-	run(t, []table{{
-		what:  "renewals that are not answered are repeated, but only a few are under way",
-		claim: held(),
-		steps: []step{
-			due,
-			timer(5_385, Held, "RenewFor=10000 Timer=6889"),
-			timer(6_890, Held, "RenewFor=10000 Timer=7892"),
-			timer(7_893, Held, "RenewFor=10000 Timer=9898"),
-			{8_000, Event{Kind: RenewFailed, Pause: 100 * time.Millisecond}, Held, "Timer=8100"},
-			timer(8_100, Held, "RenewFor=10000 Timer=9898"),
-			timer(9_898, Lost, "End StopTimer"),
-		},
-		then: hasReason(ByDeadline),
-	}, {
-		what:  "a renewal counts from when it was sent, and never shortens",
-		claim: after(held(), due, step{5_385, Event{Kind: Timer}, Held, ""}),
-		steps: []step{
+	check(t, "renewals that are not answered are repeated, but only a few are under way", held(), []step{
+		due,
+		timer(5_385, Held, "RenewFor=10000 Timer=6889"),
+		timer(6_890, Held, "RenewFor=10000 Timer=7892"),
+		timer(7_893, Held, "RenewFor=10000 Timer=9898"),
+		{8_000, Event{Kind: RenewFailed, Pause: 100 * time.Millisecond}, Held, "Timer=8100"},
+		timer(8_100, Held, "RenewFor=10000 Timer=9898"),
+		timer(9_898, Lost, "End StopTimer"),
+	}, hasReason(ByDeadline))
+	check(t, "a renewal counts from when it was sent, and never shortens",
+		after(held(), due, step{5_385, Event{Kind: Timer}, Held, ""}), []step{
 			{5_400, Event{Kind: Renewed, Code: Granted, Sent: at(5_385), TTL: 10_000}, Held, "Confirmed Timer=8530"},
 			{5_500, Event{Kind: Renewed, Code: Granted, Sent: at(3_127), TTL: 10_000}, Held, "Confirmed Timer=8704"},
-		},
-		then: hasDeadline(5_385+9_898, 10_000),
-	}, {
-		what:  "the metadata are renewed now and then",
-		rules: func(r *Rules) { r.MetadataTTL = 10 * time.Second },
-		claim: held(),
-		steps: []step{
-			{3_127, Event{Kind: Timer}, Held, "RenewFor=10000 Metadata Timer=5384"},
-			{3_200, Event{Kind: Renewed, Code: Granted, Sent: at(3_127), TTL: 10_000, Metadata: true}, Held, "Confirmed Timer=6389"},
-			timer(5_600, Held, "Timer=6389"),
-			{5_600, Event{Kind: RenewalWanted}, Held, "Timer=5600"},
-			timer(5_600, Held, "RenewFor=10000 Timer=8075"),
-		},
-	}, {
-		what:  "an unconfirmed lease is renewed in time",
-		claim: after(New(Wait, false, false), called, queued, woken),
-		steps: []step{
-			{2_066, Event{Kind: Timer}, Unconfirmed, "RenewFor=10000 Timer=3373"},
-			{2_070, Event{Kind: Renewed, Code: Granted, Sent: at(2_066), TTL: 10_000}, Held, "Confirmed Timer=5332"},
-		},
-		then: hasDeadline(2_066+9_898, 10_000),
-	}, {
-		what:  "its key has another type",
-		claim: after(held(), due),
-		steps: []step{{3_130, Event{Kind: RenewFailed, Lasting: true}, Lost, "End StopTimer"}},
-		then:  hasReason(ByDriver),
-	}, {
-		what:  "nobody has used it",
-		claim: held(),
-		steps: []step{{3_127, Event{Kind: Timer, Unused: true}, Held, "GiveBack Timer=6460"}},
-	}, {
-		what:  "its time is over, and it is not renewed",
-		rules: func(r *Rules) { r.NoRenewal = true },
-		claim: New(Wait, false, false),
-		steps: []step{
+		}, hasDeadline(5_385+9_898, 10_000))
+	checkBy(t, func(r *Rules) { r.MetadataTTL = 10 * time.Second }, "the metadata are renewed now and then", held(), []step{
+		{3_127, Event{Kind: Timer}, Held, "RenewFor=10000 Metadata Timer=5384"},
+		{3_200, Event{Kind: Renewed, Code: Granted, Sent: at(3_127), TTL: 10_000, Metadata: true}, Held, "Confirmed Timer=6389"},
+		timer(5_600, Held, "Timer=6389"),
+		{5_600, Event{Kind: RenewalWanted}, Held, "Timer=5600"},
+		timer(5_600, Held, "RenewFor=10000 Timer=8075"),
+	})
+	check(t, "an unconfirmed lease is renewed in time", waiting(woken), []step{
+		{2_066, Event{Kind: Timer}, Unconfirmed, "RenewFor=10000 Timer=3373"},
+		{2_070, Event{Kind: Renewed, Code: Granted, Sent: at(2_066), TTL: 10_000}, Held, "Confirmed Timer=5332"},
+	}, hasDeadline(2_066+9_898, 10_000))
+	check(t, "its key has another type", after(held(), due),
+		[]step{{3_130, Event{Kind: RenewFailed, Lasting: true}, Lost, "End StopTimer"}}, hasReason(ByDriver))
+	check(t, "nobody has used it", held(), []step{{3_127, Event{Kind: Timer, Unused: true}, Held, "GiveBack Timer=6460"}})
+	checkBy(t, func(r *Rules) { r.NoRenewal = true }, "its time is over, and it is not renewed",
+		New(Wait, false, false), []step{
 			called,
 			{1, granted.e, Held, "Deliver Timer=9898"},
 			{100, Event{Kind: RenewalWanted}, Held, ""},
 			timer(9_898, Lost, "End StopTimer"),
-		},
-		then: hasReason(ByFixedTTL),
-	}, {
-		what:  "it has reached its maximum lifetime",
-		rules: func(r *Rules) { r.MaxLifetime = 12 * time.Second },
-		claim: held(),
-		steps: []step{
-			{3_127, Event{Kind: Timer}, Held, "RenewFor=8874 Timer=5384"},
-			{3_130, Event{Kind: Renewed, Code: Granted, Sent: at(3_127), TTL: 8_874}, Held, "Confirmed Timer=5943"},
-			{11_995, Event{Kind: RenewalWanted}, Held, "Timer=11910"},
-			timer(11_995, Lost, "End StopTimer"),
-		},
-		then: hasReason(ByLifetime),
-	}, {
-		what:  "a part is to last for another time",
-		claim: held(),
-		steps: []step{
-			{100, Event{Kind: TTLSet, TTL: 3_000}, Held, "Timer=100"},
-			timer(100, Held, "RenewFor=3000 Timer=3366"),
-		},
-	}, {
-		what:  "it is lost, and its holder learns of that and releases it",
-		claim: after(held(), due, step{9_898, Event{Kind: Timer}, Lost, ""}),
-		steps: []step{
+		}, hasReason(ByFixedTTL))
+	checkBy(t, func(r *Rules) { r.MaxLifetime = 12 * time.Second }, "it has reached its maximum lifetime", held(), []step{
+		{3_127, Event{Kind: Timer}, Held, "RenewFor=8874 Timer=5384"},
+		{3_130, Event{Kind: Renewed, Code: Granted, Sent: at(3_127), TTL: 8_874}, Held, "Confirmed Timer=5943"},
+		{11_995, Event{Kind: RenewalWanted}, Held, "Timer=11910"},
+		timer(11_995, Lost, "End StopTimer"),
+	}, hasReason(ByLifetime))
+	check(t, "a part is to last for another time", held(), []step{
+		{100, Event{Kind: TTLSet, TTL: 3_000}, Held, "Timer=100"},
+		timer(100, Held, "RenewFor=3000 Timer=3366"),
+	})
+	check(t, "it is lost, and its holder learns of that and releases it",
+		after(held(), due, step{9_898, Event{Kind: Timer}, Lost, ""}), []step{
 			{9_900, Event{Kind: Renewed, Code: Granted, Sent: at(9_000), TTL: 10_000}, Lost, ""},
 			{9_910, Event{Kind: Released}, Releasing, "Release"},
 			{9_920, Event{Kind: ReleaseFailed, Outcome: InDoubt, Retryable: true, Pause: time.Millisecond}, Over, "Finished StopTimer"},
-		},
-		then: hasReason(ByDeadline),
-	}, {
-		what:  "another lease has replaced it, while a renewal is under way",
-		claim: after(held(), due, converting),
-		steps: []step{
-			{3_200, Event{Kind: Replaced}, Over, "End StopTimer"},
-			{3_210, Event{Kind: Renewed, Code: Denied, Sent: at(3_127)}, Over, "Finished"},
-		},
-		then: hasReason(ByReplacement),
-	}, {
-		what:  "adopted",
-		claim: adopted(),
-		steps: []step{due},
-		then:  hasDeadline(9_898, 10_000),
-	}})
+		}, hasReason(ByDeadline))
+	check(t, "another lease has replaced it, while a renewal is under way", after(held(), due, converting), []step{
+		{3_200, Event{Kind: Replaced}, Over, "End StopTimer"},
+		{3_210, Event{Kind: Renewed, Code: Denied, Sent: at(3_127)}, Over, "Finished"},
+	}, hasReason(ByReplacement))
+	check(t, "adopted", adopted(), []step{due}, hasDeadline(9_898, 10_000))
 }

@@ -7,203 +7,126 @@ import (
 
 func TestRequest(t *testing.T) {
 	inDoubt := Event{Kind: AskFailed, Outcome: InDoubt, Retryable: true}
-	run(t, []table{{
-		what:  "the fast script decides nothing, and the general one is repeated as such",
-		claim: New(Try, false, false),
-		steps: []step{
-			called,
-			{1, Event{Kind: Replied, Code: Undecided, Fast: true}, Asking, "Ask AskGeneral"},
-			{2, Event{Kind: AskFailed, Outcome: NotSent, Retryable: true}, Asking, "Pause"},
-			{9, Event{Kind: Timer}, Asking, "Ask AskGeneral"},
-			{9, granted.e, Held, "Deliver Timer=3304"},
-		},
-		then: func(t *testing.T, c *Claim) {
-			if c.NeedsGeneral() || c.InDoubt() {
-				t.Error("the script of the request says something about the release")
-			}
-		},
-	}, {
-		what:  "a try is sent three times at most",
-		claim: New(Try, false, false),
-		steps: []step{
-			called,
-			{1, inDoubt, Asking, "Pause"},
-			{2, Event{Kind: Timer}, Asking, "Ask"},
-			{20_000, granted.e, Asking, "Ask"}, // too late
-			{20_001, inDoubt, Releasing, "Deliver Release StopTimer"},
-		},
-		then: both(hasReason(ByError), hasTombstone(true)),
-	}, {
-		what:  "a caller who waits asks for as long as the retry policy allows",
-		claim: New(TryFirst, false, false),
-		steps: []step{
-			called,
-			{1, inDoubt, Asking, "Pause"},
-			{2, Event{Kind: Timer}, Asking, "Ask"},
-			{3, inDoubt, Asking, "Pause"},
-			{4, Event{Kind: Timer}, Asking, "Ask"},
-			{5, inDoubt, Asking, "Pause"},
-			{6, Event{Kind: Timer}, Asking, "Ask"},
-			{7, Event{Kind: AskFailed, Outcome: InDoubt, Retryable: true, Exhausted: true}, Releasing, "Deliver Release StopTimer"},
-		},
-		then: both(hasReason(ByError), hasTombstone(true)),
-	}, {
-		what:  "it was never sent, so it leaves nothing",
-		claim: New(Wait, false, false),
-		steps: []step{
-			called,
-			{1, Event{Kind: AskFailed, Outcome: NotSent}, Over, "Deliver Finished StopTimer"},
-		},
-		then: hasReason(ByError),
-	}, {
-		what:  "cancelled before a pipeline took the call",
-		claim: New(Wait, false, false),
-		steps: []step{
-			called,
-			{1, Event{Kind: Cancelled, Withdrawn: true}, Over, "Deliver Finished StopTimer"},
-		},
-		then: hasReason(ByCaller),
-	}, {
-		what:  "cancelled while the call is under way, whose answer comes later",
-		claim: New(Wait, false, false),
-		steps: []step{
-			called,
-			{1, Event{Kind: Cancelled}, Releasing, "Deliver Release StopTimer"},
-			{2, granted.e, Releasing, ""},
-			{3, Event{Kind: ReleaseReplied, Code: Granted}, Over, "Finished StopTimer"},
-		},
-		then: hasTombstone(true),
-	}, {
-		what:  "cancelled at the moment of its grant",
-		claim: New(Wait, false, false),
-		steps: []step{
-			called, granted,
-			{1, Event{Kind: Cancelled}, Held, ""},
-			{1, Event{Kind: Released, Unused: true}, Releasing, "End Release StopTimer"},
-		},
-		then: func(t *testing.T, c *Claim) {
-			if tombstone, unused, _, until := c.Cleanup(); tombstone || !unused || until != at(10_000) {
-				t.Error("the release is not that of a lease that nobody has used")
-			}
-		},
-	}, {
-		what:  "closed",
-		claim: after(New(Wait, false, false), called, queued),
-		steps: []step{{100, Event{Kind: Closed}, Releasing, "Deliver Release StopTimer"}},
-		then:  both(hasReason(ByClose), hasTombstone(false)),
-	}, {
-		what:  "refused",
-		claim: New(Try, false, false),
-		steps: []step{called, {1, Event{Kind: Replied, Code: Denied, Fast: true}, Over, "Deliver Finished StopTimer"}},
-		then:  hasReason(ByDenial),
-	}, {
-		what:  "refused, with a copy in doubt that may be granted yet",
-		claim: New(Try, false, false),
-		steps: []step{
-			called,
-			{1, inDoubt, Asking, "Pause"},
-			{2, Event{Kind: Timer}, Asking, "Ask"},
-			{3, Event{Kind: Replied, Code: Denied}, Releasing, "Deliver Release StopTimer"},
-		},
-		then: hasTombstone(true),
-	}, {
-		what:  "refused by the fast script, but it may wait",
-		claim: New(Wait, false, false),
-		steps: []step{called, {1, Event{Kind: Replied, Code: Denied, Fast: true}, Asking, "Ask AskGeneral"}},
-	}, {
-		what:  "refused by a script that could sweep no more",
-		claim: New(Try, false, false),
-		steps: []step{called, {1, Event{Kind: Replied, Code: Denied, More: true}, Asking, "Ask AskGeneral"}},
-	}, {
-		what:  "another upgrade waits",
-		claim: New(Wait, true, false),
-		steps: []step{called, {1, Event{Kind: Replied, Code: Conflict}, Releasing, "Deliver Release StopTimer"}},
-		then: func(t *testing.T, c *Claim) {
+	check(t, "the fast script decides nothing, and the general one is repeated as such", New(Try, false, false), []step{
+		called,
+		{1, Event{Kind: Replied, Code: Undecided, Fast: true}, Asking, "Ask AskGeneral"},
+		{2, Event{Kind: AskFailed, Outcome: NotSent, Retryable: true}, Asking, "Pause"},
+		{9, Event{Kind: Timer}, Asking, "Ask AskGeneral"},
+		{9, granted.e, Held, "Deliver Timer=3304"},
+	}, func(t *testing.T, c *Claim) {
+		if c.NeedsGeneral() || c.InDoubt() {
+			t.Error("the script of the request says something about the release")
+		}
+	})
+	check(t, "a try is sent three times at most", New(Try, false, false), []step{
+		called,
+		{1, inDoubt, Asking, "Pause"},
+		{2, Event{Kind: Timer}, Asking, "Ask"},
+		{20_000, granted.e, Asking, "Ask"}, // too late
+		{20_001, inDoubt, Releasing, "Deliver Release StopTimer"},
+	}, hasReason(ByError), hasTombstone(true))
+	check(t, "a caller who waits asks for as long as the retry policy allows", New(TryFirst, false, false), []step{
+		called,
+		{1, inDoubt, Asking, "Pause"},
+		{2, Event{Kind: Timer}, Asking, "Ask"},
+		{3, inDoubt, Asking, "Pause"},
+		{4, Event{Kind: Timer}, Asking, "Ask"},
+		{5, inDoubt, Asking, "Pause"},
+		{6, Event{Kind: Timer}, Asking, "Ask"},
+		{7, Event{Kind: AskFailed, Outcome: InDoubt, Retryable: true, Exhausted: true}, Releasing, "Deliver Release StopTimer"},
+	}, hasReason(ByError), hasTombstone(true))
+	check(t, "it was never sent, so it leaves nothing", New(Wait, false, false), []step{
+		called,
+		{1, Event{Kind: AskFailed, Outcome: NotSent}, Over, "Deliver Finished StopTimer"},
+	}, hasReason(ByError))
+	check(t, "cancelled before a pipeline took the call", New(Wait, false, false), []step{
+		called,
+		{1, Event{Kind: Cancelled, Withdrawn: true}, Over, "Deliver Finished StopTimer"},
+	}, hasReason(ByCaller))
+	check(t, "cancelled while the call is under way, whose answer comes later", New(Wait, false, false), []step{
+		called,
+		{1, Event{Kind: Cancelled}, Releasing, "Deliver Release StopTimer"},
+		{2, granted.e, Releasing, ""},
+		{3, Event{Kind: ReleaseReplied, Code: Granted}, Over, "Finished StopTimer"},
+	}, hasTombstone(true))
+	check(t, "cancelled at the moment of its grant", New(Wait, false, false), []step{
+		called, granted,
+		{1, Event{Kind: Cancelled}, Held, ""},
+		{1, Event{Kind: Released, Unused: true}, Releasing, "End Release StopTimer"},
+	}, func(t *testing.T, c *Claim) {
+		if tombstone, unused, _, until := c.Cleanup(); tombstone || !unused || until != at(10_000) {
+			t.Error("the release is not that of a lease that nobody has used")
+		}
+	})
+	check(t, "closed", waiting(),
+		[]step{{100, Event{Kind: Closed}, Releasing, "Deliver Release StopTimer"}}, hasReason(ByClose), hasTombstone(false))
+	check(t, "refused", New(Try, false, false),
+		[]step{called, {1, Event{Kind: Replied, Code: Denied, Fast: true}, Over, "Deliver Finished StopTimer"}}, hasReason(ByDenial))
+	check(t, "refused, with a copy in doubt that may be granted yet", New(Try, false, false), []step{
+		called,
+		{1, inDoubt, Asking, "Pause"},
+		{2, Event{Kind: Timer}, Asking, "Ask"},
+		{3, Event{Kind: Replied, Code: Denied}, Releasing, "Deliver Release StopTimer"},
+	}, hasTombstone(true))
+	check(t, "refused by the fast script, but it may wait", New(Wait, false, false),
+		[]step{called, {1, Event{Kind: Replied, Code: Denied, Fast: true}, Asking, "Ask AskGeneral"}})
+	check(t, "refused by a script that could sweep no more", New(Try, false, false),
+		[]step{called, {1, Event{Kind: Replied, Code: Denied, More: true}, Asking, "Ask AskGeneral"}})
+	check(t, "another upgrade waits", New(Wait, true, false),
+		[]step{called, {1, Event{Kind: Replied, Code: Conflict}, Releasing, "Deliver Release StopTimer"}}, func(t *testing.T, c *Claim) {
 			if !c.Converts() || c.Reason() != ByConflict {
 				t.Error("the release does not keep a lease that has replaced another one")
 			}
-		},
-	}, {
-		what:  "it has a tombstone, and nobody has broken it",
-		claim: New(Wait, false, false),
-		steps: []step{
-			called,
-			{1, Event{Kind: Replied, Code: Tombstoned}, Asking, "AskBreaker"},
-			{2, Event{Kind: NotBroken}, Releasing, "Deliver Release StopTimer"},
-		},
-		then: hasReason(ByTombstone),
-	}, {
-		what:  "it has a tombstone, and its caller does not wait for the reason",
-		claim: after(New(Wait, false, false), called, step{e: Event{Kind: Replied, Code: Tombstoned}}),
-		steps: []step{{2, Event{Kind: Cancelled}, Releasing, "Deliver Release StopTimer"}},
-		then:  hasReason(ByCaller),
-	}, {
-		what:  "the general script decides nothing, which no script replies",
-		claim: New(Wait, false, false),
-		steps: []step{called, {1, Event{Kind: Replied, Code: Undecided}, Releasing, "Deliver Release StopTimer"}},
-		then:  hasTombstone(true),
-	}, {
-		what:  "an earlier request with the token may still run",
-		claim: New(Part, false, true),
-		steps: []step{
-			called,
-			{1, Event{Kind: Replied, Code: Denied}, Asking, "Refusal=ByDenial"},
-			{2, Event{Kind: Cancelled}, Releasing, "Deliver Release StopTimer"},
-		},
-		then: hasTombstone(true),
-	}})
+		})
+	check(t, "it has a tombstone, and nobody has broken it", New(Wait, false, false), []step{
+		called,
+		{1, Event{Kind: Replied, Code: Tombstoned}, Asking, "AskBreaker"},
+		{2, Event{Kind: NotBroken}, Releasing, "Deliver Release StopTimer"},
+	}, hasReason(ByTombstone))
+	check(t, "it has a tombstone, and its caller does not wait for the reason",
+		after(New(Wait, false, false), called, step{e: Event{Kind: Replied, Code: Tombstoned}}),
+		[]step{{2, Event{Kind: Cancelled}, Releasing, "Deliver Release StopTimer"}}, hasReason(ByCaller))
+	check(t, "the general script decides nothing, which no script replies", New(Wait, false, false),
+		[]step{called, {1, Event{Kind: Replied, Code: Undecided}, Releasing, "Deliver Release StopTimer"}}, hasTombstone(true))
+	check(t, "an earlier request with the token may still run", New(Part, false, true), []step{
+		called,
+		{1, Event{Kind: Replied, Code: Denied}, Asking, "Refusal=ByDenial"},
+		{2, Event{Kind: Cancelled}, Releasing, "Deliver Release StopTimer"},
+	}, hasTombstone(true))
 }
 
 func TestPart(t *testing.T) {
 	inDoubt := Event{Kind: AskFailed, Outcome: InDoubt, Retryable: true}
-	run(t, []table{{
-		what:  "it is sent twice, if the first call may have run",
-		claim: New(Part, false, false),
-		steps: []step{
-			called,
-			{1, inDoubt, Asking, "Ask"},
-			{2, inDoubt, Asking, "Refusal=ByError"},
-			{3, Event{Kind: Forgotten}, Over, "Deliver Finished StopTimer"},
-		},
-		then: func(t *testing.T, c *Claim) {
-			if !c.NeedsCleanup() {
-				t.Error("the owner is not told to release what may be left")
-			}
-		},
-	}, {
-		what:  "and once, if it has not",
-		claim: New(Part, false, false),
-		steps: []step{
-			called,
-			{1, Event{Kind: AskFailed, Outcome: NotSent, Retryable: true}, Asking, "Refusal=ByError"},
-			{2, Event{Kind: Cancelled}, Over, "Deliver Finished StopTimer"},
-		},
-	}, {
-		what:  "its reply is late, though the retry policy repeats no more",
-		claim: New(Part, false, false),
-		steps: []step{
-			called,
-			{10_000, Event{Kind: Replied, Code: Granted, Sent: at(0), Exhausted: true}, Asking, "Refusal=ByLateness"},
-		},
-	}, {
-		what:  "a reply that is none of its script",
-		claim: New(Part, false, false),
-		steps: []step{
-			called,
-			{1, Event{Kind: Replied, Code: Queued, Sent: at(0), Place: 1}, Asking, "Refusal=ByError"},
-			{2, Event{Kind: Cancelled}, Releasing, "Deliver Release StopTimer"},
-		},
-		then: hasTombstone(true),
-	}, {
-		what:  "its lifetime is that of the whole",
-		rules: func(r *Rules) { r.MaxLifetime = 20 * time.Second },
-		claim: since(New(Part, false, false), -15_000),
-		steps: []step{
+	check(t, "it is sent twice, if the first call may have run", New(Part, false, false), []step{
+		called,
+		{1, inDoubt, Asking, "Ask"},
+		{2, inDoubt, Asking, "Refusal=ByError"},
+		{3, Event{Kind: Forgotten}, Over, "Deliver Finished StopTimer"},
+	}, func(t *testing.T, c *Claim) {
+		if !c.NeedsCleanup() {
+			t.Error("the owner is not told to release what may be left")
+		}
+	})
+	check(t, "and once, if it has not", New(Part, false, false), []step{
+		called,
+		{1, Event{Kind: AskFailed, Outcome: NotSent, Retryable: true}, Asking, "Refusal=ByError"},
+		{2, Event{Kind: Cancelled}, Over, "Deliver Finished StopTimer"},
+	})
+	check(t, "its reply is late, though the retry policy repeats no more", New(Part, false, false), []step{
+		called,
+		{10_000, Event{Kind: Replied, Code: Granted, Sent: at(0), Exhausted: true}, Asking, "Refusal=ByLateness"},
+	})
+	check(t, "a reply that is none of its script", New(Part, false, false), []step{
+		called,
+		{1, Event{Kind: Replied, Code: Queued, Sent: at(0), Place: 1}, Asking, "Refusal=ByError"},
+		{2, Event{Kind: Cancelled}, Releasing, "Deliver Release StopTimer"},
+	}, hasTombstone(true))
+	checkBy(t, func(r *Rules) { r.MaxLifetime = 20 * time.Second }, "its lifetime is that of the whole",
+		since(New(Part, false, false), -15_000), []step{
 			called, granted,
 			{3_127, Event{Kind: Timer}, Held, "RenewFor=1873 Timer=5384"},
 			{3_130, Event{Kind: Renewed, Code: Granted, Sent: at(3_127), TTL: 1_873}, Held, "Confirmed Timer=3730"},
-		},
-	}})
+		})
 }
 
 func since(c Claim, ms int64) Claim {
@@ -212,108 +135,57 @@ func since(c Claim, ms int64) Claim {
 }
 
 func TestWakeup(t *testing.T) {
-	run(t, []table{{
-		what:  "the grant counts from the last answer",
-		claim: after(New(Wait, false, false), called, queued, step{e: Event{Kind: StillQueued, Sent: at(150), Fence: 3, Clock: 1_100}}),
-		steps: []step{{200, woken.e, Unconfirmed, "WakeupHeard Deliver Timer=2106"}},
-		then:  hasDeadline(150+6_000-62, 10_000),
-	}, {
-		what:  "an answer to an earlier call comes after that to a later one",
-		claim: after(New(Wait, false, false), called, queued, step{e: Event{Kind: StillQueued, Sent: at(150), Fence: 5, Clock: 1_100}}),
-		steps: []step{
+	check(t, "the grant counts from the last answer",
+		waiting(step{e: Event{Kind: StillQueued, Sent: at(150), Fence: 3, Clock: 1_100}}),
+		[]step{{200, woken.e, Unconfirmed, "WakeupHeard Deliver Timer=2106"}}, hasDeadline(150+6_000-62, 10_000))
+	check(t, "an answer to an earlier call comes after that to a later one",
+		waiting(step{e: Event{Kind: StillQueued, Sent: at(150), Fence: 5, Clock: 1_100}}), []step{
 			{180, Event{Kind: StillQueued, Sent: at(100), Fence: 3, Clock: 1_050}, Waiting, ""},
 			{200, woken.e, Waiting, "HeartbeatBy=200"}, // about an earlier grant
-		},
-	}, {
-		what:  "it is larger than what the server can have drawn",
-		claim: after(New(Wait, false, false), called, queued),
-		steps: []step{{200, Event{Kind: Woken, Fence: 1_001*1_000 + 150_000 + 1_000_001}, Waiting, "HeartbeatBy=200"}},
-	}, {
-		what:  "too little is left of the lease",
-		claim: after(New(Wait, false, false), called, queued),
-		steps: []step{{50 + 6_000 - 62 - 749, woken.e, Waiting, "HeartbeatBy=5239"}},
-	}, {
-		what:  "it overtakes the answer, as does a message that asks for a heartbeat",
-		claim: New(Wait, false, false),
-		steps: []step{
-			called,
-			{10, Event{Kind: Woken, Fence: 4}, Asking, ""},
-			{20, Event{Kind: RetryAt, At: at(70)}, Asking, ""},
-			{20, Event{Kind: RetryAt, At: at(90)}, Asking, ""},
-			{60, queued.e, Unconfirmed, "Queue HeartbeatBy=70 WakeupHeard Deliver Timer=2001"},
-		},
-	}, {
-		what:  "the answer that it overtakes says that it is about an earlier grant",
-		claim: New(Wait, false, false),
-		steps: []step{
-			called,
-			{10, Event{Kind: Woken, Fence: 3}, Asking, ""},
-			{60, queued.e, Waiting, "Queue HeartbeatBy=60"},
-		},
-	}, {
-		what:  "a message asks for a heartbeat",
-		claim: after(New(Wait, false, false), called, queued),
-		steps: []step{{100, Event{Kind: RetryAt, At: at(300)}, Waiting, "FirstBeatBy=300"}},
-	}, {
-		what:  "repeated",
-		claim: after(New(Wait, false, false), called, queued, woken),
-		steps: []step{{300, woken.e, Unconfirmed, ""}},
-	}})
+		})
+	check(t, "it is larger than what the server can have drawn", waiting(),
+		[]step{{200, Event{Kind: Woken, Fence: 1_001*1_000 + 150_000 + 1_000_001}, Waiting, "HeartbeatBy=200"}})
+	check(t, "too little is left of the lease", waiting(),
+		[]step{{50 + 6_000 - 62 - 749, woken.e, Waiting, "HeartbeatBy=5239"}})
+	check(t, "it overtakes the answer, as does a message that asks for a heartbeat", New(Wait, false, false), []step{
+		called,
+		{10, Event{Kind: Woken, Fence: 4}, Asking, ""},
+		{20, Event{Kind: RetryAt, At: at(70)}, Asking, ""},
+		{20, Event{Kind: RetryAt, At: at(90)}, Asking, ""},
+		{60, queued.e, Unconfirmed, "Queue HeartbeatBy=70 WakeupHeard Deliver Timer=2001"},
+	})
+	check(t, "the answer that it overtakes says that it is about an earlier grant", New(Wait, false, false), []step{
+		called,
+		{10, Event{Kind: Woken, Fence: 3}, Asking, ""},
+		{60, queued.e, Waiting, "Queue HeartbeatBy=60"},
+	})
+	check(t, "a message asks for a heartbeat", waiting(),
+		[]step{{100, Event{Kind: RetryAt, At: at(300)}, Waiting, "FirstBeatBy=300"}})
+	check(t, "repeated", waiting(woken), []step{{300, woken.e, Unconfirmed, ""}})
 }
 
 func TestHeartbeat(t *testing.T) {
-	run(t, []table{{
-		what:  "it finds the grant",
-		claim: after(New(Wait, false, false), called, queued),
-		steps: []step{{110, Event{Kind: Admitted, Sent: at(100), Fence: 5, TTL: 5_900}, Unconfirmed, "Deliver Timer=1957"}},
-		then:  hasDeadline(100+5_900-61, 10_000),
-	}, {
-		what:  "it finds the grant too late",
-		claim: after(New(Wait, false, false), called, queued),
-		steps: []step{{6_000, Event{Kind: Admitted, Sent: at(100), Fence: 5, TTL: 5_900}, Waiting, "HeartbeatBy=6001"}},
-	}, {
-		what:  "the server does not know the waiter, which keeps its place",
-		claim: after(New(Wait, false, false), called, queued),
-		steps: []step{
-			{6_050, Event{Kind: Rejoining}, Waiting, "Place=1 Joins"},
-			{6_060, Event{Kind: Cancelled}, Releasing, "Deliver Release StopTimer"},
-			{6_070, Event{Kind: CopyEnded, Outcome: Answered}, Releasing, ""},
-		},
-		then: hasTombstone(true),
-	}, {
-		what:  "the server does not know the waiter, which was away for longer than a heartbeat counts",
-		claim: after(New(Wait, false, false), called, queued),
-		steps: []step{
-			{6_051, Event{Kind: Rejoining}, Waiting, "Joins"},
-			{6_060, Event{Kind: CopyEnded, Outcome: Answered}, Waiting, ""},
-			{6_060, Event{Kind: StillQueued, Sent: at(6_051), Fence: 9, Clock: 7_000, Place: 12}, Waiting, ""},
-			{6_070, Event{Kind: Cancelled}, Releasing, "Deliver Release StopTimer"},
-		},
-		then: hasTombstone(false),
-	}, {
-		what:  "the request was broken, and the message lost",
-		claim: after(New(Wait, false, false), called, queued),
-		steps: []step{
-			{100, Event{Kind: Refused, Code: Tombstoned}, Waiting, "AskBreaker"},
-			{110, Event{Kind: Broken}, Releasing, "Deliver Release StopTimer"},
-		},
-		then: hasReason(ByBreak),
-	}, {
-		what:  "the waiter cannot be granted what it asks for any more",
-		claim: after(New(Wait, false, false), called, queued),
-		steps: []step{{100, Event{Kind: Refused, Code: AboveLimit}, Releasing, "Deliver Release StopTimer"}},
-		then:  hasReason(ByLimit),
-	}, {
-		what:  "no more is sent",
-		claim: after(New(Wait, false, false), called, queued),
-		steps: []step{{100, Event{Kind: GaveUp}, Releasing, "Deliver Release StopTimer"}},
-		then:  hasReason(ByError),
-	}})
-}
-
-func both(a, b func(*testing.T, *Claim)) func(*testing.T, *Claim) {
-	return func(t *testing.T, c *Claim) {
-		a(t, c)
-		b(t, c)
-	}
+	check(t, "it finds the grant", waiting(),
+		[]step{{110, Event{Kind: Admitted, Sent: at(100), Fence: 5, TTL: 5_900}, Unconfirmed, "Deliver Timer=1957"}}, hasDeadline(100+5_900-61, 10_000))
+	check(t, "it finds the grant too late", waiting(),
+		[]step{{6_000, Event{Kind: Admitted, Sent: at(100), Fence: 5, TTL: 5_900}, Waiting, "HeartbeatBy=6001"}})
+	check(t, "the server does not know the waiter, which keeps its place", waiting(), []step{
+		{6_050, Event{Kind: Rejoining}, Waiting, "Place=1 Joins"},
+		{6_060, Event{Kind: Cancelled}, Releasing, "Deliver Release StopTimer"},
+		{6_070, Event{Kind: CopyEnded, Outcome: Answered}, Releasing, ""},
+	}, hasTombstone(true))
+	check(t, "the server does not know the waiter, which was away for longer than a heartbeat counts", waiting(), []step{
+		{6_051, Event{Kind: Rejoining}, Waiting, "Joins"},
+		{6_060, Event{Kind: CopyEnded, Outcome: Answered}, Waiting, ""},
+		{6_060, Event{Kind: StillQueued, Sent: at(6_051), Fence: 9, Clock: 7_000, Place: 12}, Waiting, ""},
+		{6_070, Event{Kind: Cancelled}, Releasing, "Deliver Release StopTimer"},
+	}, hasTombstone(false))
+	check(t, "the request was broken, and the message lost", waiting(), []step{
+		{100, Event{Kind: Refused, Code: Tombstoned}, Waiting, "AskBreaker"},
+		{110, Event{Kind: Broken}, Releasing, "Deliver Release StopTimer"},
+	}, hasReason(ByBreak))
+	check(t, "the waiter cannot be granted what it asks for any more", waiting(),
+		[]step{{100, Event{Kind: Refused, Code: AboveLimit}, Releasing, "Deliver Release StopTimer"}}, hasReason(ByLimit))
+	check(t, "no more is sent", waiting(),
+		[]step{{100, Event{Kind: GaveUp}, Releasing, "Deliver Release StopTimer"}}, hasReason(ByError))
 }
