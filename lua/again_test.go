@@ -3,6 +3,7 @@ package lua_test
 import (
 	"regexp"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
@@ -68,51 +69,110 @@ func (b *bench) changes() int {
 	return n
 }
 
-// TestScriptsFailOnReadOnlyServer: a reply without a write would be relied on. A waiter would learn again and again that it
-// is not queued, and a majority lease that this server's fences continue from its own.
+// onReadOnly is a call in a state of the lock that must fail on a server that may not write.
+type onReadOnly struct {
+	what   string
+	before func(b *bench)
+	script *lua.Script // nil: the primitive has none
+	args   []any
+}
+
+// readOnlyCalls are those of a primitive.
+func readOnlyCalls(b *bench) []onReadOnly {
+	set, ask := b.set, func(token string, heartbeatTTL int) []any {
+		return acquireArgs(token, ttl, heartbeatTTL, b.policyArg, 0)
+	}
+	heartbeat := func(tokens ...any) []any { return append(heartbeatArgs(0, b.policyArg), tokens...) }
+	const window = "0:3:60000"
+	held, waits, unknown := b.token("a", 1), b.token("w", 1), b.token("b", 1)
+	free := func(*bench) {}
+	isHeld := func(b *bench) { b.enqueue(held) }
+	busy := func(b *bench) { b.enqueue(held, waits) }
+	list := []onReadOnly{
+		{"acquire of what is held by itself", busy, set.Acquire, ask(held, 0)},
+		{"acquire, as well, that would wait", busy, set.Acquire, ask(held, heartbeatTTL)},
+		{"acquire of what waits", busy, set.Acquire, ask(waits, heartbeatTTL)},
+		{"acquire that waits", busy, set.Acquire, ask(unknown, heartbeatTTL)},
+		{"acquire of what is held", isHeld, set.Acquire, ask(unknown, 0)},
+		{"acquire behind a waiter", busy, set.Acquire, ask(unknown, 0)},
+		{"acquire of what has a tombstone", func(b *bench) { b.eval(set.Release, releaseArgs(unknown, 60_000, 1)) }, set.Acquire, ask(unknown, 0)},
+		{"heartbeat of a waiter", busy, set.Heartbeat, heartbeat(waits)},
+		{"heartbeat of an unknown token", busy, set.Heartbeat, heartbeat(unknown)},
+		{"heartbeat of a holder", busy, set.Heartbeat, heartbeat(held)},
+		{"heartbeat without tokens", busy, set.Heartbeat, heartbeat()},
+		{"renew, in full", busy, set.Renew, renewArgs(held, ttl, 0)},
+		{"raise_fence", busy, set.RaiseFence, protocol.RaiseFenceArgs(nil, held, int64(1), settings, 0)},
+		{"release", busy, set.Release, releaseArgs(held, 0, 0)},
+		{"release of one that only waits", busy, set.Release, releaseArgs(waits, 0, 1)},
+		{"release of an unknown token, to tombstone", busy, set.Release, releaseArgs(unknown, 1000, 1)},
+		{"release of nothing", free, set.Release, releaseArgs(unknown, 0, 0)},
+		{"allow", busy, set.Allow, allowArgs(token("b", 1)+"c1", window)},
+		{"allow behind one that waits for a window", func(b *bench) {
+			b.eval(set.Acquire, allowArgs(permitToken("a", 1, "c", 2), window))
+			b.eval(set.Acquire, acquireArgs(permitToken("w", 1, "c", 2), ttl, heartbeatTTL, window, 0))
+		}, set.Allow, allowArgs(permitToken("b", 1, "c", 1), window)},
+	}
+	switch set {
+	case lua.RWLock:
+		reader, write, read := rwToken("a", 1, "r"), rwToken("b", 1, "w"), rwToken("b", 1, "r")
+		isRead := func(b *bench) { b.wantAcquire(lua.Granted, reader, 0) }
+		twoRead := func(b *bench) { isRead(b); b.wantAcquire(lua.Granted, read, 0) }
+		convert := func(token, origin string) []any { return acquireArgs(token, ttl, 0, origin, 0) }
+		list = append(list,
+			onReadOnly{"a read behind a waiting writer", func(b *bench) { isRead(b); b.wantAcquire(lua.Waiting, waits, heartbeatTTL) }, set.Acquire, ask(read, 0)},
+			onReadOnly{"a write beside a reader", isRead, set.Acquire, ask(write, 0)},
+			onReadOnly{"an upgrade beside another", func(b *bench) {
+				twoRead(b)
+				b.code(b.convert(rwToken("a", 2, "u"), reader, heartbeatTTL), lua.Waiting)
+			}, set.Acquire, convert(rwToken("b", 2, "u"), read)},
+			onReadOnly{"an upgrade beside a reader", twoRead, set.Acquire, convert(rwToken("b", 2, "u"), read)},
+			onReadOnly{"an upgrade of nothing", free, set.Acquire, convert(rwToken("b", 2, "u"), read)},
+			onReadOnly{"a downgrade of nothing", free, set.Acquire, convert(rwToken("b", 2, "d"), write)},
+			onReadOnly{"a downgrade of a read", func(b *bench) { b.wantAcquire(lua.Granted, read, 0) }, set.Acquire, convert(rwToken("b", 2, "d"), read)})
+	case lua.Semaphore:
+		holds := func(n int) func(*bench) {
+			return func(b *bench) { b.semaphoreAcquire(lua.Granted, three, permitToken("a", 1, "h", n), 0) }
+		}
+		more := func(n int) []any { return acquireArgs(permitToken("b", 1, "h", n), ttl, 0, three, 0) }
+		list = append(list,
+			onReadOnly{"more than there are", holds(1), set.Acquire, more(4)},
+			onReadOnly{"more than are left", holds(2), set.Acquire, more(2)},
+			onReadOnly{"a limit that was given up", func(b *bench) {
+				holds(1)(b)
+				b.eval(set.Release, releaseArgs(permitToken("b", 1, "h", 1), 60_000, 1))
+			}, set.Limit, limitArgs(three, 4, permitToken("b", 1, "h", 1))})
+	}
+	return list
+}
+
+// TestScriptsFailOnReadOnlyServer: a replica, or a primary that may not write, neither says that a lock is held, whatever the reason of the
+// refusal, nor that there was no lease. A reply without a write would be relied on: a waiter would learn again and again that it is not
+// queued, and a majority lease that this server's fences continue from its own. A refusal of nothing changes nothing.
 func TestScriptsFailOnReadOnlyServer(t *testing.T) {
 	t.Parallel()
 	for _, set := range lua.All {
 		t.Run(set.Kind, func(t *testing.T) {
 			t.Parallel()
 			b := newBench(t, redistest.Start(t).Client(), set)
-			suffix, policyArg := flagsOf(set)
-			held, waits := token("a", 1)+suffix, token("a", 2)+suffix
-			ask := func(token string, heartbeatTTL int) []any {
-				return acquireArgs(token, ttl, heartbeatTTL, policyArg, 0)
-			}
 			b.listen("a")
-			b.code(b.eval(set.Acquire, ask(held, 0)), lua.Granted)
-			b.code(b.eval(set.Acquire, ask(waits, heartbeatTTL)), lua.Waiting)
-			must.OK(t, b.rdb.Do(ctx, "replicaof", "127.0.0.1", "1").Err())
-			heartbeat := func(tokens ...any) []any {
-				return append(heartbeatArgs(0, policyArg), tokens...)
-			}
-			for what, c := range map[string]struct {
-				script *lua.Script
-				args   []any
-			}{
-				"acquire of what is held":          {set.Acquire, ask(held, 0)},
-				"acquire of what waits":            {set.Acquire, ask(waits, heartbeatTTL)},
-				"acquire that waits":               {set.Acquire, ask(token("a", 3)+suffix, heartbeatTTL)},
-				"heartbeat of a waiter":            {set.Heartbeat, heartbeat(waits)},
-				"heartbeat of an unknown token":    {set.Heartbeat, heartbeat(token("a", 4) + suffix)},
-				"heartbeat of a holder":            {set.Heartbeat, heartbeat(held)},
-				"heartbeat without tokens":         {set.Heartbeat, heartbeat()},
-				"renew, in full":                   {set.Renew, renewArgs(held, ttl, 0)},
-				"release":                          {set.Release, releaseArgs(held, 0, 0)},
-				"raise_fence":                      {set.RaiseFence, protocol.RaiseFenceArgs(nil, held, int64(1), settings, 0)},
-				"release of nothing, to tombstone": {set.Release, releaseArgs(token("a", 5)+suffix, 1000, 1)},
-				"allow":                            {set.Allow, allowArgs(token("a", 6)+"c1", "0:3:60000")},
-				"release of one that only waits":   {set.Release, releaseArgs(waits, 0, 1)},
-				"acquire of what is held, as well": {set.Acquire, ask(held, heartbeatTTL)},
-			} {
+			b.listen("w")
+			do := func(args ...any) { must.OK(t, b.rdb.Do(ctx, args...).Err()) }
+			for _, c := range readOnlyCalls(b) {
 				if c.script == nil {
 					continue
 				}
-				if v, err := b.run(c.script, c.args...).Slice(); !redis.HasErrorPrefix(err, "READONLY") {
-					t.Errorf("%s: %v, %v", what, v, err)
+				c.before(b)
+				do("replicaof", "127.0.0.1", "1")
+				if v, err := b.run(c.script, c.args...).Result(); !redis.HasErrorPrefix(err, "READONLY") {
+					t.Errorf("%s: %v, %v", c.what, v, err)
 				}
+				do("replicaof", "no", "one")
+				changes := b.changes()
+				_ = b.run(c.script, c.args...)
+				if n := b.changes() - changes; strings.Contains(c.what, "nothing") && n != 0 {
+					t.Errorf("%s: %d changes for the replicas", c.what, n)
+				}
+				do("flushall")
 			}
 		})
 	}

@@ -31,14 +31,14 @@ func allowArgs(token, limits string) []any {
 	return protocol.AllowArgs(nil, token, ttl, limits, settings)
 }
 
-// evalAllow runs the fast script, and then allow if that decides nothing, and decodes the reply as the engine does.
 func (b *bench) evalAllow(token, limits string) protocol.AcquireReply {
 	b.Helper()
 	got, _ := b.fastOrAllow(token, limits)
 	return got
 }
 
-// fastOrAllow also says whether the fast script has decided.
+// fastOrAllow runs the fast script, and then allow if that decides nothing, and decodes the reply as the keeper does. It says as well
+// whether the fast script has decided.
 func (b *bench) fastOrAllow(token, limits string) (got protocol.AcquireReply, fast bool) {
 	b.Helper()
 	var atOnce, window int
@@ -46,80 +46,13 @@ func (b *bench) fastOrAllow(token, limits string) (got protocol.AcquireReply, fa
 	must.Get(fmt.Sscanf(limits, "%d:%d:%d", &atOnce, &window, &per))(b)
 	v, err := b.run(protocol.FastOf(b.set, limits).Acquire, fastArgs(b.set, token, limits)...).Result()
 	if list, is := v.([]any); is {
-		got = must.Get(protocol.ParseFastAllowReply([]int64{list[0].(int64), list[1].(int64)}, window, per))(b)
-		return got, true
+		return must.Get(protocol.ParseFastAllowReply([]int64{list[0].(int64), list[1].(int64)}, window, per))(b), true
 	}
 	if v != int64(0) {
 		b.Fatal(v, err)
 	}
 	list := must.Get(b.run(b.set.Allow, allowArgs(token, limits)...).Int64Slice())(b)
-	if got, err = protocol.ParseAllowReply(list); err != nil {
-		b.Fatal(err)
-	}
-	return got, false
-}
-
-// TestAllowRemainsIsExact compares it with a list of what was granted when, swept or not, with copies of requests and counts of
-// what is taken in between.
-func TestAllowRemainsIsExact(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	r := rand.New(rand.NewPCG(seed, 0))
-	const limit, per = 60, 1000
-	limits := fmt.Sprintf("0:%d:%d", limit, per)
-	for run := range 8 {
-		weights := 1 + run/2
-		atTimeOf(t, lua.RateLimit, func(b *bench, pass func(time.Duration)) {
-			type taking struct {
-				at int64
-				i  int
-				n  int
-			}
-			var list []taking
-			now := int64(0)
-			remains := func() (remaining, resetAfter int64) {
-				remaining = limit
-				for _, x := range list {
-					if left := x.at + per + 1 - now; left > 0 {
-						remaining -= int64(x.n)
-						resetAfter = left
-					}
-				}
-				return remaining, resetAfter
-			}
-			for i := range 200 {
-				d := r.Int64N(30)
-				if r.IntN(40) == 0 {
-					d = r.Int64N(2000)
-				}
-				now += d
-				pass(time.Duration(d) * time.Millisecond)
-				remaining, resetAfter := remains()
-				switch r.IntN(10) {
-				case 0: // a copy of one of the last requests that were granted
-					if copied := len(list) - 1 - r.IntN(3); copied >= 0 && list[copied].at+per+1 > now {
-						x := list[copied]
-						b.allow(lua.Granted, limits, permitToken("a", x.i, "c", x.n), limit, remaining, resetAfter)
-					}
-				case 1:
-					if got := b.eval(b.set.Limit, limitArgs(limits, 0, "")); got[3] != limit-remaining {
-						b.Fatalf("%d are taken, want %d", got[3], limit-remaining)
-					}
-				}
-				n, want := 1+r.IntN(weights), lua.Refused
-				if int64(n) <= remaining {
-					want = lua.Granted
-					remaining, resetAfter = remaining-int64(n), per+1
-					list = append(list, taking{now, i, n})
-				}
-				b.allow(want, limits, permitToken("a", i, "c", n), limit, remaining, resetAfter)
-			}
-			pass(time.Hour)
-			if left := b.rdb.Exists(ctx, b.keys[0]).Val(); left != 0 {
-				b.Error("the lock's key does not expire")
-			}
-		})
-	}
+	return must.Get(protocol.ParseAllowReply(list))(b), false
 }
 
 // TestLimitsOfOthersCountTakings: a window that callers without leases have filled is full for those who hold permits as well.
@@ -166,12 +99,24 @@ func TestAllowNeverPromisesTooMuch(t *testing.T) {
 	}
 }
 
-func TestAllowAfterClockSetBack(t *testing.T) {
+// TestAllowSaysWhatRemains: a copy of a request takes nothing, and returns when the first one does; and no clock prolongs a window.
+func TestAllowSaysWhatRemains(t *testing.T) {
 	t.Parallel()
 	atTimeOf(t, lua.RateLimit, func(b *bench, pass func(time.Duration)) {
-		b.allow(lua.Granted, perSecond, permitToken("a", 1, "c", 1), 3, 2, 1001)
+		first, second := permitToken("a", 1, "c", 1), permitToken("a", 2, "c", 1)
+		b.allow(lua.Granted, perSecond, first, 3, 2, 1001)
+		pass(100 * time.Millisecond)
+		b.allow(lua.Granted, perSecond, second, 3, 1, 1001) // by the fast script, as the copies
+		pass(400 * time.Millisecond)
+		b.allow(lua.Granted, perSecond, first, 3, 1, 601)
+		b.allow(lua.Granted, perSecond, second, 3, 1, 601)
+		pass(501 * time.Millisecond)
+		b.allow(lua.Granted, perSecond, permitToken("a", 3, "c", 1), 3, 1, 1001)
+
+		b.rdb.FlushAll(ctx)
+		b.allow(lua.Granted, perSecond, first, 3, 2, 1001)
 		pass(-time.Hour)
-		b.allow(lua.Granted, perSecond, permitToken("a", 2, "c", 1), 3, 1, 1001)
+		b.allow(lua.Granted, perSecond, second, 3, 1, 1001)
 		b.allow(lua.Refused, perSecond, permitToken("a", 3, "c", 2), 3, 1, 1001)
 	})
 }

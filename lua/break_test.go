@@ -15,8 +15,7 @@ var notice = protocol.BreakNotice(protocol.Breaker{By: "ops", Reason: "stuck"})
 // breakToken breaks a token and expects this code, whether its keeper was told, and that there is no more to admit.
 func (b *bench) breakToken(token string, code, told int) {
 	b.Helper()
-	_, policyArg := flagsOf(b.set)
-	got := b.eval(b.set.Break, protocol.BreakArgs(nil, token, settings, 60_000, policyArg, notice))
+	got := b.eval(b.set.Break, protocol.BreakArgs(nil, token, settings, 60_000, b.policyArg, notice))
 	if want := fmt.Sprint([]any{code, told, 0}); fmt.Sprint(got) != want {
 		b.Fatalf("break returned %v, want %s", got, want)
 	}
@@ -25,8 +24,7 @@ func (b *bench) breakToken(token string, code, told int) {
 func TestBreakEndsLeaseAndAdmits(t *testing.T) {
 	t.Parallel()
 	allAtTime(t, func(b *bench, pass func(time.Duration)) {
-		flags, policyArg := flagsOf(b.set)
-		holder, first, second := token("a", 1)+flags, token("b", 1)+flags, token("b", 2)+flags
+		holder, first, second := b.token("a", 1), b.token("b", 1), b.token("b", 2)
 		b.enqueue(holder, first, second)
 		ofHolder, ofWaiters := b.listen("a"), b.listen("b")
 		b.breakToken(holder, lua.Granted, 1)
@@ -41,7 +39,7 @@ func TestBreakEndsLeaseAndAdmits(t *testing.T) {
 		b.notNotified("a", ofHolder)
 
 		// A copy of the request is refused for a minute.
-		again := acquireArgs(holder, ttl, heartbeatTTL, policyArg, 0)
+		again := acquireArgs(holder, ttl, heartbeatTTL, b.policyArg, 0)
 		b.code(b.eval(b.set.Acquire, again), lua.Tombstoned)
 		b.code(b.renew(first, 1, ttl, 0), lua.Granted)
 		pass(59 * time.Second)
@@ -54,8 +52,7 @@ func TestBreakEndsLeaseAndAdmits(t *testing.T) {
 func TestNoticeStaysBesideTombstone(t *testing.T) {
 	t.Parallel()
 	allAtTime(t, func(b *bench, pass func(time.Duration)) {
-		flags, policyArg := flagsOf(b.set)
-		holder, waiter, other := token("a", 1)+flags, token("b", 1)+flags, token("c", 1)+flags
+		holder, waiter, other := b.token("a", 1), b.token("b", 1), b.token("c", 1)
 		notices := func(of, want string) {
 			b.Helper()
 			if got := fmt.Sprint(b.inspect(protocol.InspectBreak, 0, 500, of)); got != want {
@@ -75,15 +72,14 @@ func TestNoticeStaysBesideTombstone(t *testing.T) {
 		notices(other, "[0]")
 		pass(59*time.Second + 500*time.Millisecond)
 		notices(holder, "[1 "+notice+"]")
-		b.code(b.eval(b.set.Acquire, acquireArgs(holder, ttl, heartbeatTTL, policyArg, 0)), lua.Tombstoned)
+		b.code(b.acquire(holder, heartbeatTTL), lua.Tombstoned)
 	})
 }
 
 func TestBreakRemovesWaiter(t *testing.T) {
 	t.Parallel()
 	allAtTime(t, func(b *bench, _ func(time.Duration)) {
-		flags, policyArg := flagsOf(b.set)
-		holder, first, second := token("a", 1)+flags, token("b", 1)+flags, token("c", 1)+flags
+		holder, first, second := b.token("a", 1), b.token("b", 1), b.token("c", 1)
 		b.enqueue(holder, first, second)
 		sub := b.listen("b")
 		b.breakToken(first, lua.Left, 1)
@@ -92,11 +88,11 @@ func TestBreakRemovesWaiter(t *testing.T) {
 		}
 		b.breakToken(second, lua.Left, 0) // nobody listens
 		// Neither returns to the queue.
-		beat := b.eval(b.set.Heartbeat, append(heartbeatArgs(1, policyArg), first, 0))
+		beat := b.heartbeat(1, first, 0)
 		if len(beat) != 11 || fmt.Sprint(beat[8]) != fmt.Sprint(lua.Tombstoned) {
 			b.Errorf("the waiter's heartbeat is answered %v", beat)
 		}
 		b.code(b.renew(holder, 1, ttl, 0), lua.Granted)
-		b.breakToken(token("d", 1)+flags, lua.Refused, 0)
+		b.breakToken(b.token("d", 1), lua.Refused, 0)
 	})
 }

@@ -13,12 +13,12 @@ import (
 
 // takesFast reports whether the next acquisition of the free lock takes the fast script: it draws the next number, and leaves the
 // rest of the metadata as it is.
-func (b *bench) takesFast(token string) bool {
+func (b *bench) takesFast(serial int) bool {
 	b.Helper()
-	flags, policyArg := flagsOf(b.set)
+	token := b.token("a", serial)
 	before := b.rdb.HGetAll(ctx, b.keys[1]).Val()
-	if b.fastAcquire(token+flags, policyArg) != 0 {
-		b.code(b.release(token+flags, 0), lua.Granted)
+	if b.fastAcquire(token, b.policyArg) != 0 {
+		b.code(b.release(token, 0), lua.Granted)
 		return true
 	}
 	if after := b.rdb.HGetAll(ctx, b.keys[1]).Val(); !maps.Equal(after, before) {
@@ -27,104 +27,78 @@ func (b *bench) takesFast(token string) bool {
 	if n, err := b.rdb.Exists(ctx, b.keys[0]).Result(); n != 0 || err != nil {
 		b.Errorf("the fast script has left the lock's key, %d, %v", n, err)
 	}
-	b.code(b.eval(b.set.Acquire, acquireArgs(token+flags, ttl, 0, policyArg, 0)), lua.Granted)
-	b.code(b.release(token+flags, 0), lua.Granted)
+	b.code(b.acquire(token, 0), lua.Granted)
+	b.code(b.release(token, 0), lua.Granted)
 	return false
 }
 
 func TestFastUnlessRare(t *testing.T) {
-	for _, set := range []*lua.Set{lua.Mutex, lua.Fair, lua.RWLock} {
-		t.Run(set.Kind, func(t *testing.T) {
-			atTimeOf(t, set, func(b *bench, pass func(time.Duration)) {
-				flags, _ := flagsOf(b.set)
-				seq := func() string { return b.rdb.HGet(ctx, b.keys[1], "seq").Val() }
-				if b.takesFast(token("a", 1)) {
-					t.Error("there was no metadata yet")
-				}
-				if !b.takesFast(token("a", 2)) {
-					t.Error("the second acquisition took the general script")
-				}
+	atTimes(t, oneFence, func(b *bench, pass func(time.Duration)) {
+		seq := func() string { return b.rdb.HGet(ctx, b.keys[1], "seq").Val() }
+		serial := 0
+		takes := func(fast bool, state string) {
+			b.Helper()
+			if serial++; b.takesFast(serial) != fast {
+				b.Errorf("by the fast script: %v, when %s", !fast, state)
+			}
+		}
+		takes(false, "there was no metadata yet")
+		takes(true, "there is some")
 
-				b.release(token("b", 1)+flags, 10_000) // a request that was given up
-				if !strings.HasPrefix(seq(), "-") {
-					t.Errorf("with a tombstone the last fence is stored as %s", seq())
-				}
-				before := seq()
-				policyFlags, policyArg := flagsOf(b.set)
-				got := b.eval(b.set.Acquire, acquireArgs(token("b", 1)+policyFlags, ttl, 0, policyArg, 0))
-				b.code(got, lua.Tombstoned)
-				if n, err := b.rdb.Exists(ctx, b.keys[0]).Result(); n != 0 || err != nil || seq() != before {
-					t.Errorf("a tombstoned request left the lock's key %d and the last fence %s, %v", n, seq(), err)
-				}
-				if b.takesFast(token("a", 3)) {
-					t.Error("there is a tombstone")
-				}
-				pass(11 * time.Second)
-				if b.takesFast(token("a", 4)) {
-					t.Error("the tombstone was still noted")
-				}
-				if !b.takesFast(token("a", 5)) {
-					t.Error("the tombstone has expired")
-				}
+		b.release(b.token("b", 1), 10_000) // a request that was given up
+		before := seq()
+		if !strings.HasPrefix(before, "-") {
+			b.Errorf("with a tombstone the last fence is stored as %s", before)
+		}
+		b.code(b.acquire(b.token("b", 1), 0), lua.Tombstoned)
+		if n, err := b.rdb.Exists(ctx, b.keys[0]).Result(); n != 0 || err != nil || seq() != before {
+			b.Errorf("a tombstoned request left the lock's key %d and the last fence %s, %v", n, seq(), err)
+		}
+		takes(false, "there is a tombstone")
+		pass(11 * time.Second)
+		takes(false, "the tombstone is still noted")
+		takes(true, "the tombstone has expired")
 
-				pass(metadataTTL * time.Millisecond / 2)
-				if b.takesFast(token("a", 6)) {
-					t.Error("half of the metadata's time has passed")
-				}
-				if left := b.rdb.PTTL(ctx, b.keys[1]).Val(); left < (metadataTTL-1000)*time.Millisecond {
-					t.Errorf("the metadata is kept for %v", left)
-				}
-				if !b.takesFast(token("a", 7)) {
-					t.Error("the metadata was just extended")
-				}
+		pass(metadataTTL * time.Millisecond / 2)
+		takes(false, "half of the metadata's time has passed")
+		if left := b.rdb.PTTL(ctx, b.keys[1]).Val(); left < (metadataTTL-1000)*time.Millisecond {
+			b.Errorf("the metadata is kept for %v", left)
+		}
+		takes(true, "the metadata was just extended")
 
-				b.rdb.Del(ctx, b.keys[1])
-				if b.takesFast(token("a", 8)) {
-					t.Error("the metadata was lost")
-				}
-				b.expires(1)
-			})
-		})
-	}
+		b.rdb.Del(ctx, b.keys[1])
+		takes(false, "the metadata was lost")
+		b.expires(1)
+	})
 }
 
 // A try that is refused leaves everything as it is.
 func TestFastRefusalChangesNothing(t *testing.T) {
-	for _, set := range []*lua.Set{lua.Mutex, lua.Fair, lua.RWLock} {
-		t.Run(set.Kind, func(t *testing.T) {
-			onBothServers(t, set, func(b *bench) {
-				flags, policyArg := flagsOf(b.set)
-				b.enqueue(token("a", 1) + flags)
-				before := b.rdb.HGetAll(ctx, b.keys[1]).Val()
-				if left := -b.fastAcquire(token("b", 1)+flags, policyArg); left < ttl-5000 || left > ttl {
-					t.Errorf("the lease is said to end in %d ms", left)
-				}
-				if after := b.rdb.HGetAll(ctx, b.keys[1]).Val(); len(after) != len(before) || after["seq"] != before["seq"] {
-					t.Errorf("the metadata was %v and is %v", before, after)
-				}
-			})
-		})
-	}
+	onServers(t, oneFence, func(b *bench) {
+		b.enqueue(b.token("a", 1))
+		before := b.rdb.HGetAll(ctx, b.keys[1]).Val()
+		if left := -b.fastAcquire(b.token("b", 1), b.policyArg); left < ttl-5000 || left > ttl {
+			t.Errorf("the lease is said to end in %d ms", left)
+		}
+		if after := b.rdb.HGetAll(ctx, b.keys[1]).Val(); len(after) != len(before) || after["seq"] != before["seq"] {
+			t.Errorf("the metadata was %v and is %v", before, after)
+		}
+	})
 }
 
 // Whatever is in the metadata, a lock can be acquired.
 func TestUnknownMetadata(t *testing.T) {
-	for _, set := range []*lua.Set{lua.Mutex, lua.Fair, lua.RWLock, lua.Semaphore, lua.Redlock} {
-		t.Run(set.Kind, func(t *testing.T) {
-			onBothServers(t, set, func(b *bench) {
-				for i, fields := range [][]any{{"seq", 7}, {"seq", "x"}, {"seq", ""}, {"seq", 7, "kept", "x"}, {"kept", 9e15}, {"seq", -7, "kept", 9e15}} {
-					b.rdb.Del(ctx, b.keys[1])
-					b.rdb.HSet(ctx, b.keys[1], fields...)
-					for j := range 2 {
-						flags, policyArg := flagsOf(b.set)
-						token := token("a", 10*i+j) + flags
-						b.code(b.eval(b.set.Acquire, acquireArgs(token, ttl, 0, policyArg, 0)), lua.Granted)
-						b.code(b.release(token, 0), lua.Granted)
-					}
-				}
-			})
-		})
-	}
+	onServers(t, append(handsOn, lua.Redlock), func(b *bench) {
+		for i, fields := range [][]any{{"seq", 7}, {"seq", "x"}, {"seq", ""}, {"seq", 7, "kept", "x"}, {"kept", 9e15}, {"seq", -7, "kept", 9e15}} {
+			b.rdb.Del(ctx, b.keys[1])
+			b.rdb.HSet(ctx, b.keys[1], fields...)
+			for j := range 2 {
+				token := b.token("a", 10*i+j)
+				b.code(b.acquire(token, 0), lua.Granted)
+				b.code(b.release(token, 0), lua.Granted)
+			}
+		}
+	})
 }
 
 // TestFastReleaseOfAnExpiredLease: that nothing else is in the key does not mean that the lease has not ended, if the key was kept for a
@@ -171,60 +145,50 @@ func TestFastReleaseOfAnExpiredLease(t *testing.T) {
 // TestLeastFences: a fence is at least the server's time, which mutex and fair may round down to ms.
 func TestLeastFences(t *testing.T) {
 	t.Parallel()
-	for _, set := range []*lua.Set{lua.Mutex, lua.Fair, lua.RWLock, lua.Semaphore} {
-		t.Run(set.Kind, func(t *testing.T) {
-			onBothServers(t, set, func(b *bench) {
-				flags, policyArg := flagsOf(set)
-				granted := 0
-				for i := range 20 {
-					now := must.Get(b.rdb.Time(ctx).Result())(b)
-					least := now.UnixMicro()
-					if set.OneHolder {
-						least = now.UnixMilli() * 1000
-					}
-					own := token("a", i) + flags
-					fence := b.fastAcquire(own, policyArg)
-					if fence == 0 { // the first of an epoch
-						fence = b.eval(set.Acquire, acquireArgs(own, ttl, 0, policyArg, 0))[1].(int64)
-					} else {
-						granted++
-					}
-					if fence < least {
-						b.Fatalf("fence %d at %d", fence, now.UnixMicro())
-					}
-					b.code(b.release(own, 0), lua.Granted)
-				}
-				if granted == 0 {
-					b.Error("the fast script granted nothing")
-				}
-			})
-		})
-	}
+	onServers(t, handsOn, func(b *bench) {
+		granted := 0
+		for i := range 20 {
+			now := must.Get(b.rdb.Time(ctx).Result())(b)
+			least := now.UnixMicro()
+			if b.set.OneHolder {
+				least = now.UnixMilli() * 1000
+			}
+			own := b.token("a", i)
+			fence := b.fastAcquire(own, b.policyArg)
+			if fence == 0 { // the first of an epoch
+				fence = b.acquire(own, 0)[1].(int64)
+			} else {
+				granted++
+			}
+			if fence < least {
+				b.Fatalf("fence %d at %d", fence, now.UnixMicro())
+			}
+			b.code(b.release(own, 0), lua.Granted)
+		}
+		if granted == 0 {
+			b.Error("the fast script granted nothing")
+		}
+	})
 }
 
 // TestHandOnWithoutSubscription: a waiter whose keeper has said that it is not subscribed is left to the general script, although the
 // keeper may be subscribed again. Its heartbeat can have lapsed, and the lease that it is granted ends with that.
 func TestHandOnWithoutSubscription(t *testing.T) {
 	t.Parallel()
-	for _, set := range []*lua.Set{lua.Mutex, lua.Fair, lua.RWLock, lua.Semaphore} {
-		t.Run(set.Kind, func(t *testing.T) {
-			onBothServers(t, set, func(b *bench) {
-				flags, policyArg := flagsOf(set)
-				own, waiter := token("a", 1)+flags, token("b", 1)+flags
-				b.enqueue(own, waiter)
-				b.listen("b")
-				handOn := func(want int64) {
-					b.Helper()
-					args := protocol.HandOnArgs(nil, own, channelPrefix, protocol.EpochOf(metadataTTL), nil)
-					if code, err := b.run(set.Fast.HandOn, args...).Int64(); err != nil || code != want {
-						b.Fatalf("the fast script replied %d, want %d (%v)", code, want, err)
-					}
-				}
-				b.eval(set.Heartbeat, append(heartbeatArgs(protocol.HeartbeatUnsubscribed, policyArg), waiter))
-				handOn(lua.Undecided)
-				b.eval(set.Heartbeat, append(heartbeatArgs(0, policyArg), waiter))
-				handOn(lua.Granted)
-			})
-		})
-	}
+	onServers(t, handsOn, func(b *bench) {
+		own, waiter := b.token("a", 1), b.token("b", 1)
+		b.enqueue(own, waiter)
+		b.listen("b")
+		handOn := func(want int64) {
+			b.Helper()
+			args := protocol.HandOnArgs(nil, own, channelPrefix, protocol.EpochOf(metadataTTL), nil)
+			if code, err := b.run(b.set.Fast.HandOn, args...).Int64(); err != nil || code != want {
+				b.Fatalf("the fast script replied %d, want %d (%v)", code, want, err)
+			}
+		}
+		b.heartbeat(protocol.HeartbeatUnsubscribed, waiter)
+		handOn(lua.Undecided)
+		b.heartbeat(0, waiter)
+		handOn(lua.Granted)
+	})
 }

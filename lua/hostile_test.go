@@ -2,6 +2,7 @@ package lua_test
 
 import (
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -27,7 +28,7 @@ func TestHostileValuesTakeLinearTime(t *testing.T) {
 	}
 	for _, set := range sets {
 		t.Run(set.Kind, func(t *testing.T) {
-			b := newHostileBench(t, rdb, set)
+			b := &hostileBench{newBench(t, rdb, set), ""}
 			for place, put := range b.places() {
 				for what, value := range hostileValues {
 					b.what = place + ", " + what
@@ -50,13 +51,7 @@ var hostileValues = map[string]func(n int) string{
 
 type hostileBench struct {
 	*bench
-	flags, policyArg string
-	what             string
-}
-
-func newHostileBench(t *testing.T, rdb *redis.Client, set *lua.Set) *hostileBench {
-	flags, policyArg := flagsOf(set)
-	return &hostileBench{bench: newBench(t, rdb, set), flags: flags, policyArg: policyArg}
+	what string
 }
 
 // places are where somebody can put a value.
@@ -105,33 +100,29 @@ func (b *hostileBench) places() map[string]func(p redis.Pipeliner, value string)
 }
 
 // calls are some of each script.
-func (b *hostileBench) calls(value string) (list []hostileCall) {
-	own := token("x", 1) + b.flags
-	add := func(s *lua.Script, args []any) {
-		if s != nil {
-			list = append(list, hostileCall{s, args})
-		}
+func (b *hostileBench) calls(value string) []hostileCall {
+	own, set, fast := b.token("x", 1), b.set, protocol.FastOf(b.set, b.policyArg)
+	list := []hostileCall{
+		{fast.Acquire, fastArgs(set, own, b.policyArg)},
+		{fast.Release, protocol.FastReleaseArgs(nil, own)},
+		{fast.HandOn, protocol.HandOnArgs(nil, own, channelPrefix, protocol.EpochOf(metadataTTL), nil)},
+		{fast.HandOn, protocol.HandOnArgs(nil, value, channelPrefix, protocol.EpochOf(metadataTTL), nil)},
+		{fast.Renew, protocol.FastRenewArgs(nil, own, ttl)},
+		{set.Shorten, protocol.ShortenArgs(nil, own, ttl, settings)},
+		{set.Acquire, acquireArgs(own, ttl, 0, b.policyArg, 0)},
+		{set.Acquire, acquireArgs(own, ttl, heartbeatTTL, b.policyArg, 0)},
+		{set.Allow, allowArgs(own, b.policyArg)},
+		{set.Release, releaseArgs(own, 1000, 1)},
+		{set.Renew, renewArgs(own, ttl, 0)},
+		{set.Heartbeat, append(heartbeatArgs(0, b.policyArg), own)},
+		{set.Limit, limitArgs(b.policyArg, 0, "")},
+		// Who breaks a lock names the token that is there.
+		{set.Break, protocol.BreakArgs(nil, value, settings, 1000, b.policyArg, "broken::")},
 	}
-	fast := protocol.FastOf(b.set, b.policyArg)
-	add(fast.Acquire, fastArgs(b.set, own, b.policyArg))
-	add(fast.Release, protocol.FastReleaseArgs(nil, own))
-	add(fast.HandOn, protocol.HandOnArgs(nil, own, channelPrefix, protocol.EpochOf(metadataTTL), nil))
-	add(fast.HandOn, protocol.HandOnArgs(nil, value, channelPrefix, protocol.EpochOf(metadataTTL), nil))
-	add(fast.Renew, protocol.FastRenewArgs(nil, own, ttl))
-	add(b.set.Shorten, protocol.ShortenArgs(nil, own, ttl, settings))
-	add(b.set.Acquire, acquireArgs(own, ttl, 0, b.policyArg, 0))
-	add(b.set.Acquire, acquireArgs(own, ttl, heartbeatTTL, b.policyArg, 0))
-	add(b.set.Allow, allowArgs(own, b.policyArg))
-	add(b.set.Release, releaseArgs(own, 1000, 1))
-	add(b.set.Renew, renewArgs(own, ttl, 0))
-	add(b.set.Heartbeat, append(heartbeatArgs(0, b.policyArg), own))
 	for subject := range 4 {
-		add(b.set.Inspect, protocol.InspectArgs(nil, subject, 0, 10, value))
+		list = append(list, hostileCall{set.Inspect, protocol.InspectArgs(nil, subject, 0, 10, value)})
 	}
-	add(b.set.Limit, limitArgs(b.policyArg, 0, ""))
-	// Who breaks a lock names the token that is there.
-	add(b.set.Break, protocol.BreakArgs(nil, value, settings, 1000, b.policyArg, "broken::"))
-	return list
+	return slices.DeleteFunc(list, func(c hostileCall) bool { return c.script == nil })
 }
 
 type hostileCall struct {
@@ -143,22 +134,15 @@ type hostileCall struct {
 func (b *hostileBench) check(put func(redis.Pipeliner, string), value func(int) string) {
 	b.Helper()
 	const short, long, attempts = 1_000, 10_000, 5
-	var small, large time.Duration
+	small, large := time.Hour, time.Hour
 	for range attempts { // the least of them, since the machine may be busy
-		small = least(small, b.took(put, value(short)))
-		large = least(large, b.took(put, value(long)))
+		small = min(small, b.took(put, value(short)))
+		large = min(large, b.took(put, value(long)))
 		if large <= long/short*2*small+5*time.Millisecond {
 			return
 		}
 	}
 	b.Fatalf("%s: one call of each script takes %v with %d bytes, %v with %d", b.what, small, short, large, long) // the others would take minutes
-}
-
-func least(a, b time.Duration) time.Duration {
-	if a == 0 {
-		return b
-	}
-	return min(a, b)
 }
 
 var evalTime = regexp.MustCompile(`cmdstat_evalsha:calls=(\d+),usec=(\d+),`)

@@ -69,19 +69,29 @@ type bench struct {
 	rdb  *redis.Client
 	keys []string
 	set  *lua.Set
+
+	flags, policyArg string // with which only one request at a time holds the lock
 }
 
-// onBoth runs a test of what the mutex and those that extend it do, on both servers.
-func onBoth(t *testing.T, test func(b *bench)) {
-	for _, set := range []*lua.Set{lua.Mutex, lua.Fair, lua.Redlock} {
-		t.Run(set.Kind, func(t *testing.T) { onBothServers(t, set, test) })
-	}
-}
+// The sets of those that extend the mutex, and of those with queues and fast scripts.
+var (
+	mutexes  = []*lua.Set{lua.Mutex, lua.Fair, lua.Redlock}
+	handsOn  = []*lua.Set{lua.Mutex, lua.Fair, lua.RWLock, lua.Semaphore}
+	oneFence = []*lua.Set{lua.Mutex, lua.Fair, lua.RWLock}
+)
 
 // newBench is for the lock x.
 func newBench(t *testing.T, rdb *redis.Client, set *lua.Set) *bench {
 	keys := must.Get(protocol.KeysOf("lock:", "x", set.KeyKind, set.PlainKey))(t)
-	return &bench{t, rdb, []string{keys.Lock, keys.Meta, keys.Queue, keys.Tombstones}, set}
+	flags, policyArg := flagsOf(set)
+	return &bench{t, rdb, []string{keys.Lock, keys.Meta, keys.Queue, keys.Tombstones}, set, flags, policyArg}
+}
+
+// onServers runs a test of these sets on the embedded server and on a real one.
+func onServers(t *testing.T, sets []*lua.Set, test func(b *bench)) {
+	for _, set := range sets {
+		t.Run(set.Kind, func(t *testing.T) { onBothServers(t, set, test) })
+	}
 }
 
 func onBothServers(t *testing.T, set *lua.Set, test func(b *bench)) {
@@ -159,7 +169,7 @@ func long(v any) []any {
 
 func (b *bench) acquire(token string, heartbeatTTL int64) []any {
 	b.Helper()
-	return b.eval(b.set.Acquire, acquireArgs(token, ttl, heartbeatTTL, "", 0))
+	return b.eval(b.set.Acquire, acquireArgs(token, ttl, heartbeatTTL, b.policyArg, 0))
 }
 
 func (b *bench) release(token string, tombstoneTTL int64) []any {
@@ -186,7 +196,7 @@ func (b *bench) inspect(what int, place int64, most int, token string) []any {
 
 func (b *bench) heartbeat(back int, rest ...any) []any {
 	b.Helper()
-	return b.eval(b.set.Heartbeat, append(heartbeatArgs(back, ""), rest...))
+	return b.eval(b.set.Heartbeat, append(heartbeatArgs(back, b.policyArg), rest...))
 }
 
 func (b *bench) code(reply []any, want int) {
@@ -256,6 +266,9 @@ func (b *bench) message(sub *redis.PubSub) []string {
 	return strings.Fields(m.(*redis.Message).Payload)
 }
 
+// token returns a token with the flags of the bench.
+func (b *bench) token(keeper string, serial int) string { return token(keeper, serial) + b.flags }
+
 func token(keeper string, serial int) string {
 	return fmt.Sprintf("%s:%d:%d.%d", keeper, serial, ttl, heartbeatTTL)
 }
@@ -286,7 +299,7 @@ func TestRevokedGrantNotPublishedToReplica(t *testing.T) {
 }
 
 func TestDeadWaitersSkippedInBoundedSteps(t *testing.T) {
-	onBoth(t, func(b *bench) {
+	onServers(t, mutexes, func(b *bench) {
 		b.acquire(token("a", 1), 0)
 		var dead []redis.Z
 		for i := range 1500 {
@@ -308,61 +321,27 @@ func TestDeadWaitersSkippedInBoundedSteps(t *testing.T) {
 	})
 }
 
-func TestClockSetBackDoesNotProlongLease(t *testing.T) {
-	t.Parallel()
-	atTimeOf(t, lua.Mutex, func(b *bench, _ func(time.Duration)) {
-		b.acquire(token("a", 1), 0)
-		b.acquire(token("b", 1), heartbeatTTL)
-		b.rdb.PExpire(ctx, b.keys[0], time.Hour) // what setting the clock back by an hour does to an expiry
-		b.heartbeat(0, token("b", 1))
-		if d := b.rdb.PTTL(ctx, b.keys[0]).Val(); d > ttl*time.Millisecond {
-			t.Errorf("the lease lasts %v, its ttl is %d ms", d, ttl)
-		}
-		b.renew(token("a", 1), 2, 3600000, 1) // extended on purpose
-		b.heartbeat(0, token("b", 1))
-		if d := b.rdb.PTTL(ctx, b.keys[0]).Val(); d < 59*time.Minute {
-			t.Errorf("a lease that was extended to an hour was cut to %v", d)
-		}
-		b.rdb.PExpire(ctx, b.keys[0], 3*time.Hour)
-		got := b.heartbeat(0, token("a", 1)) // a holder that did not learn of its grant
-		if len(got) != 11 || got[8] != int64(lua.Held) || got[10].(int64)-got[1].(int64) > 3600000 {
-			t.Errorf("a lease of an hour is reported as %v", got)
-		}
-	})
-}
-
 func TestForeignQueueEntriesDropped(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct {
-		set    *lua.Set
-		waiter string // its flags
-		behind bool   // the queue is read further than to the waiter
-	}{
-		{lua.Mutex, "", false},
-		{lua.Fair, "", false},
-		{lua.Redlock, "", false},
-		{lua.RWLock, "r", true},
-	} {
-		t.Run(c.set.Kind, func(t *testing.T) {
-			onBothServers(t, c.set, func(b *bench) {
-				flags, _ := flagsOf(c.set)
-				holder, waiter := token("a", 1)+flags, token("live", 1)+c.waiter
-				b.code(b.acquire(holder, 0), lua.Granted)
-				for i, junk := range []string{"", "x", "a:b", "a:b:c", ":::", "k:1:30000.6000r5!", "k:1:30000.6000u!", "k:1:.5"} {
-					b.rdb.ZAdd(ctx, b.keys[2], redis.Z{Score: 1, Member: junk})
-					if c.behind {
-						b.rdb.ZAdd(ctx, b.keys[2], redis.Z{Score: 6e15 + float64(i), Member: junk + "!"})
-					}
-				}
-				sub := b.listen("live")
-				b.code(b.acquire(waiter, heartbeatTTL), lua.Waiting)
-				b.code(b.release(holder, 0), lua.Granted)
-				if m := b.message(sub); len(m) != 2 || m[0] != "1" {
-					b.Errorf("the waiter was told %v", m)
-				}
-				b.code(b.renew(waiter, 1, ttl, 0), lua.Granted)
-				b.members(2)
-			})
-		})
-	}
+	onServers(t, []*lua.Set{lua.Mutex, lua.Fair, lua.Redlock, lua.RWLock}, func(b *bench) {
+		holder, waiter := b.token("a", 1), token("live", 1)
+		if b.set == lua.RWLock {
+			waiter += "r"
+		}
+		b.code(b.acquire(holder, 0), lua.Granted)
+		for i, junk := range []string{"", "x", "a:b", "a:b:c", ":::", "k:1:30000.6000r5!", "k:1:30000.6000u!", "k:1:.5"} {
+			b.rdb.ZAdd(ctx, b.keys[2], redis.Z{Score: 1, Member: junk})
+			if b.set == lua.RWLock { // which reads the queue further than to the waiter
+				b.rdb.ZAdd(ctx, b.keys[2], redis.Z{Score: 6e15 + float64(i), Member: junk + "!"})
+			}
+		}
+		sub := b.listen("live")
+		b.code(b.acquire(waiter, heartbeatTTL), lua.Waiting)
+		b.code(b.release(holder, 0), lua.Granted)
+		if m := b.message(sub); len(m) != 2 || m[0] != "1" {
+			b.Errorf("the waiter was told %v", m)
+		}
+		b.code(b.renew(waiter, 1, ttl, 0), lua.Granted)
+		b.members(2)
+	})
 }

@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
-	"github.com/lockkeeper/lockkeeper/internal/testing/must"
-	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/redis/go-redis/v9"
 )
@@ -34,18 +32,15 @@ func flagsOf(set *lua.Set) (flags, policyArg string) {
 
 // allAtTime runs a test of every primitive on the embedded server, whose clock only the test moves.
 func allAtTime(t *testing.T, test func(b *bench, pass func(time.Duration))) {
-	for _, set := range lua.All {
-		t.Run(set.Kind, func(t *testing.T) { atTimeOf(t, set, test) })
-	}
+	atTimes(t, lua.All, test)
 }
 
 // enqueue acquires for the holder, and queues the others.
 func (b *bench) enqueue(holder string, others ...string) {
 	b.Helper()
-	_, policyArg := flagsOf(b.set)
-	b.code(b.eval(b.set.Acquire, acquireArgs(holder, ttl, 0, policyArg, 0)), lua.Granted)
+	b.code(b.acquire(holder, 0), lua.Granted)
 	for _, token := range others {
-		b.code(b.eval(b.set.Acquire, acquireArgs(token, ttl, heartbeatTTL, policyArg, 0)), lua.Waiting)
+		b.code(b.acquire(token, heartbeatTTL), lua.Waiting)
 	}
 }
 
@@ -60,8 +55,7 @@ func (b *bench) notifiedToRetry(sub *redis.PubSub, token string, ms int) {
 func TestHeadNotifiedOfShortenedLease(t *testing.T) {
 	t.Parallel()
 	allAtTime(t, func(b *bench, _ func(time.Duration)) {
-		flags, _ := flagsOf(b.set)
-		holder, first, second := token("a", 1)+flags, token("b", 1)+flags, token("b", 2)+flags
+		holder, first, second := b.token("a", 1), b.token("b", 1), b.token("b", 2)
 		b.enqueue(holder, first, second)
 		sub := b.listen("b")
 		b.code(b.renew(holder, 4, 1000, 1), lua.Granted)
@@ -70,7 +64,7 @@ func TestHeadNotifiedOfShortenedLease(t *testing.T) {
 		b.notNotified("b", sub)
 		b.code(b.renew(holder, 4, 20_000, 1), lua.Granted) // it asks before that anyway
 		b.notNotified("b", sub)
-		b.code(b.renew(token("a", 2)+flags, 4, 1000, 1), lua.Refused)
+		b.code(b.renew(b.token("a", 2), 4, 1000, 1), lua.Refused)
 		b.notNotified("b", sub)
 	})
 }
@@ -119,9 +113,8 @@ func TestUpgradeNotifiedOfRemainingReader(t *testing.T) {
 func TestNewHeadNotifiedAfterSweep(t *testing.T) {
 	t.Parallel()
 	allAtTime(t, func(b *bench, pass func(time.Duration)) {
-		flags, _ := flagsOf(b.set)
-		holder, first, other := token("a", 1)+flags, token("b", 1)+flags, token("c", 1)+flags
-		b.enqueue(holder, token("dead", 1)+flags, token("dead", 2)+flags, token("dead", 3)+flags, first, other)
+		holder, first, other := b.token("a", 1), b.token("b", 1), b.token("c", 1)
+		b.enqueue(holder, b.token("dead", 1), b.token("dead", 2), b.token("dead", 3), first, other)
 		pass(heartbeatTTL*time.Millisecond - 2)
 		b.heartbeat(0, first)
 		pass(time.Second)
@@ -136,12 +129,11 @@ func TestNewHeadNotifiedAfterSweep(t *testing.T) {
 func TestHeadNotifiedOfLeaseCutToTTL(t *testing.T) {
 	t.Parallel()
 	allAtTime(t, func(b *bench, pass func(time.Duration)) {
-		flags, policyArg := flagsOf(b.set)
-		short := "a:1:1000.1000" + flags
-		first, other := token("b", 1)+flags, token("c", 1)+flags
-		b.code(b.eval(b.set.Acquire, acquireArgs(short, 1000, 0, policyArg, 0)), lua.Granted)
+		short := "a:1:1000.1000" + b.flags
+		first, other := b.token("b", 1), b.token("c", 1)
+		b.code(b.eval(b.set.Acquire, acquireArgs(short, 1000, 0, b.policyArg, 0)), lua.Granted)
 		for _, token := range []string{first, other} {
-			b.code(b.eval(b.set.Acquire, acquireArgs(token, ttl, heartbeatTTL, policyArg, 0)), lua.Waiting)
+			b.code(b.acquire(token, heartbeatTTL), lua.Waiting)
 		}
 		sub := b.listen("b")
 		if b.rdb.Type(ctx, b.keys[0]).Val() == "string" {
@@ -159,24 +151,22 @@ func TestHeadNotifiedOfLeaseCutToTTL(t *testing.T) {
 func TestExpiredWaitersNotified(t *testing.T) {
 	t.Parallel()
 	ahead := heartbeatTTL*time.Millisecond + 500
-	for what, happens := range map[string]func(b *bench, holder, flags string){
-		"release":   func(b *bench, holder, _ string) { b.code(b.release(holder, 0), lua.Granted) },
-		"heartbeat": func(b *bench, _, flags string) { b.heartbeat(0, token("x", 1)+flags) },
+	for what, happens := range map[string]func(b *bench){
+		"release":   func(b *bench) { b.code(b.release(b.token("a", 1), 0), lua.Granted) },
+		"heartbeat": func(b *bench) { b.heartbeat(0, b.token("x", 1)) },
 	} {
 		t.Run(what, func(t *testing.T) {
 			allAtTime(t, func(b *bench, pass func(time.Duration)) {
-				flags, _ := flagsOf(b.set)
-				holder := token("a", 1) + flags
-				tokens := []string{token("gone", 1) + flags}
+				tokens := []string{b.token("gone", 1)}
 				subs := map[string]*redis.PubSub{}
 				for i := range 12 {
 					k := "k" + strconv.Itoa(i)
 					subs[k] = b.listen(k)
-					tokens = append(tokens, token(k, 1)+flags, token(k, 2)+flags)
+					tokens = append(tokens, b.token(k, 1), b.token(k, 2))
 				}
-				b.enqueue(holder, tokens...)
+				b.enqueue(b.token("a", 1), tokens...)
 				pass(ahead)
-				happens(b, holder, flags)
+				happens(b)
 				b.members(2)
 				order := slices.SortedFunc(maps.Keys(subs), func(a, b string) int {
 					if what == "release" {
@@ -186,7 +176,7 @@ func TestExpiredWaitersNotified(t *testing.T) {
 				})
 				for i, k := range order {
 					if i < 9 { // before them somebody has gone
-						b.notifiedToRetry(subs[k], token(k, 1)+flags, 10*(i+1)+1)
+						b.notifiedToRetry(subs[k], b.token(k, 1), 10*(i+1)+1)
 					}
 					b.notNotified(k, subs[k])
 				}
@@ -199,157 +189,42 @@ func TestExpiredWaitersNotified(t *testing.T) {
 // the queue all the same, and may not rejoin if it has a tombstone.
 func TestWrongType(t *testing.T) {
 	t.Parallel()
-	for _, set := range lua.All {
-		t.Run(set.Kind, func(t *testing.T) {
-			onBothServers(t, set, func(b *bench) {
-				flags, policyArg := flagsOf(set)
-				holder, waits, gone := token("a", 1)+flags, token("b", 1)+flags, token("b", 2)+flags
-				b.enqueue(holder, waits, gone)
-				b.rdb.Del(ctx, b.keys[0])
-				b.rdb.RPush(ctx, b.keys[0], "x")
-				wrong := func(what string, s *lua.Script, args []any) {
-					b.Helper()
-					if v, err := b.run(s, args...).Result(); err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
-						b.Errorf("%s: %v, %v", what, v, err)
-					}
-				}
-				ask := func(token string, heartbeatTTL int) []any {
-					return acquireArgs(token, ttl, heartbeatTTL, policyArg, 0)
-				}
-				wrong("heartbeat", set.Heartbeat, append(heartbeatArgs(0, policyArg), waits))
-				wrong("rejoin", set.Heartbeat, append(heartbeatArgs(1, policyArg), token("b", 3)+flags, 0))
-				wrong("try", set.Acquire, ask(token("c", 1)+flags, 0))
-				wrong("acquire", set.Acquire, ask(token("c", 2)+flags, heartbeatTTL))
-				if set.Allow != nil {
-					wrong("allow", set.Allow, allowArgs(token("c", 1)+"c1", policyArg))
-				}
-				wrong("renew", set.Fast.Renew, protocol.FastRenewArgs(nil, holder, ttl))
-				wrong("renew, in full", set.Renew, renewArgs(holder, ttl, 0))
-				wrong("inspect", set.Inspect, protocol.InspectArgs(nil, protocol.InspectHolders, 0, 10, ""))
-				if set.RaiseFence != nil {
-					wrong("raise_fence", set.RaiseFence, protocol.RaiseFenceArgs(nil, holder, int64(1), settings, 0))
-				}
-				wrong("release of the lease", set.Release, releaseArgs(holder, 0, 0))
-				for _, tombstoneTTL := range []int64{0, 60_000} {
-					for _, token := range []string{waits, gone, token("b", 3) + flags} {
-						wrong("release", set.Release, releaseArgs(token, tombstoneTTL, 1))
-					}
-				}
-				b.members(2)
-				b.allExpireBut(0)
-
-				b.rdb.Del(ctx, b.keys[0])
-				b.code(b.eval(set.Acquire, ask(gone, 0)), lua.Tombstoned)
-				b.code(b.eval(set.Acquire, ask(token("c", 3)+flags, 0)), lua.Granted)
-			})
-		})
-	}
-}
-
-// allExpireBut expects that every key but one expires.
-func (b *bench) allExpireBut(one int) {
-	b.Helper()
-	for i, k := range b.keys {
-		if i != one && b.rdb.Exists(ctx, k).Val() == 1 {
-			b.expires(i)
+	onServers(t, lua.All, func(b *bench) {
+		set, holder, waits, gone := b.set, b.token("a", 1), b.token("b", 1), b.token("b", 2)
+		b.enqueue(holder, waits, gone)
+		b.rdb.Del(ctx, b.keys[0])
+		b.rdb.RPush(ctx, b.keys[0], "x")
+		for _, c := range []struct {
+			what   string
+			script *lua.Script
+			args   []any
+		}{
+			{"heartbeat", set.Heartbeat, append(heartbeatArgs(0, b.policyArg), waits)},
+			{"rejoin", set.Heartbeat, append(heartbeatArgs(1, b.policyArg), b.token("b", 3), 0)},
+			{"try", set.Acquire, acquireArgs(b.token("c", 1), ttl, 0, b.policyArg, 0)},
+			{"acquire", set.Acquire, acquireArgs(b.token("c", 2), ttl, heartbeatTTL, b.policyArg, 0)},
+			{"allow", set.Allow, allowArgs(token("c", 1)+"c1", b.policyArg)},
+			{"renew", set.Fast.Renew, protocol.FastRenewArgs(nil, holder, ttl)},
+			{"renew, in full", set.Renew, renewArgs(holder, ttl, 0)},
+			{"inspect", set.Inspect, protocol.InspectArgs(nil, protocol.InspectHolders, 0, 10, "")},
+			{"raise_fence", set.RaiseFence, protocol.RaiseFenceArgs(nil, holder, int64(1), settings, 0)},
+			{"release of the lease", set.Release, releaseArgs(holder, 0, 0)},
+			{"release of a waiter", set.Release, releaseArgs(waits, 0, 1)},
+			{"release of the waiter that rejoined", set.Release, releaseArgs(b.token("b", 3), 0, 1)},
+			{"release of a waiter, to tombstone", set.Release, releaseArgs(gone, 60_000, 1)},
+		} {
+			if c.script == nil {
+				continue
+			}
+			if v, err := b.run(c.script, c.args...).Result(); err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
+				b.Errorf("%s: %v, %v", c.what, v, err)
+			}
 		}
-	}
-}
+		b.members(2)
+		b.allExpireBut(0)
 
-// TestRefusalFailsOnReadOnlyServer: a replica, or a primary that may not write, does not say that a lock is held, whatever the
-// reason of the refusal. For the same reason a release does not say that there was no lease.
-func TestRefusalFailsOnReadOnlyServer(t *testing.T) {
-	t.Parallel()
-	ask := func(b *bench, token string, policyArg string) any {
-		return b.run(b.set.Acquire, acquireArgs(token, ttl, 0, policyArg, 0)...).Err()
-	}
-	type refusal struct {
-		what   string
-		before func(b *bench)
-		asks   func(b *bench) any // an error
-	}
-	list := map[*lua.Set][]refusal{
-		lua.RWLock: {
-			{"a read behind a waiting writer", func(b *bench) {
-				b.listen("w")
-				b.wantAcquire(lua.Granted, rwToken("a", 1, "r"), 0)
-				b.wantAcquire(lua.Waiting, rwToken("w", 1, "w"), heartbeatTTL)
-			}, func(b *bench) any { return ask(b, rwToken("b", 1, "r"), "") }},
-			{"a write beside a reader", func(b *bench) { b.wantAcquire(lua.Granted, rwToken("a", 1, "r"), 0) },
-				func(b *bench) any { return ask(b, rwToken("b", 1, "w"), "") }},
-			{"an upgrade beside another", func(b *bench) {
-				b.wantAcquire(lua.Granted, rwToken("a", 1, "r"), 0)
-				b.wantAcquire(lua.Granted, rwToken("b", 1, "r"), 0)
-				b.code(b.convert(rwToken("a", 2, "u"), rwToken("a", 1, "r"), heartbeatTTL), lua.Waiting)
-			}, func(b *bench) any { return ask(b, rwToken("b", 2, "u"), rwToken("b", 1, "r")) }},
-			{"an upgrade beside a reader", func(b *bench) {
-				b.wantAcquire(lua.Granted, rwToken("a", 1, "r"), 0)
-				b.wantAcquire(lua.Granted, rwToken("b", 1, "r"), 0)
-			}, func(b *bench) any { return ask(b, rwToken("b", 2, "u"), rwToken("b", 1, "r")) }},
-			{"an upgrade of nothing", func(*bench) {}, func(b *bench) any { return ask(b, rwToken("b", 2, "u"), rwToken("b", 1, "r")) }},
-			{"a downgrade of nothing", func(*bench) {}, func(b *bench) any { return ask(b, rwToken("b", 2, "d"), rwToken("b", 1, "w")) }},
-			{"a downgrade of a read", func(b *bench) { b.wantAcquire(lua.Granted, rwToken("b", 1, "r"), 0) },
-				func(b *bench) any { return ask(b, rwToken("b", 2, "d"), rwToken("b", 1, "r")) }},
-		},
-		lua.Semaphore: {
-			{"more than there are", func(b *bench) { b.semaphoreAcquire(lua.Granted, three, permitToken("a", 1, "h", 1), 0) },
-				func(b *bench) any { return ask(b, permitToken("b", 1, "h", 4), three) }},
-			{"more than are left", func(b *bench) { b.semaphoreAcquire(lua.Granted, three, permitToken("a", 1, "h", 2), 0) },
-				func(b *bench) any { return ask(b, permitToken("b", 1, "h", 2), three) }},
-			{"a limit that was given up", func(b *bench) {
-				b.semaphoreAcquire(lua.Granted, three, permitToken("a", 1, "h", 1), 0)
-				b.eval(b.set.Release, releaseArgs(permitToken("b", 1, "h", 1), 60_000, 1))
-			}, func(b *bench) any {
-				return b.run(b.set.Limit, limitArgs(three, 4, permitToken("b", 1, "h", 1))...).Err()
-			}},
-		},
-	}
-	for _, set := range lua.All {
-		flags, policyArg := flagsOf(set)
-		if set.Allow != nil {
-			allow := func(b *bench) any {
-				return b.run(set.Allow, allowArgs(permitToken("b", 1, "c", 1), "0:3:60000")...).Err()
-			}
-			list[set] = append(list[set],
-				refusal{"somebody waits for a window", func(b *bench) {
-					b.listen("w")
-					b.eval(set.Acquire, allowArgs(permitToken("a", 1, "c", 2), "0:3:60000"))
-					b.eval(set.Acquire, acquireArgs(permitToken("w", 1, "c", 2), ttl, heartbeatTTL, "0:3:60000", 0))
-				}, allow})
-		}
-		list[set] = append(list[set], refusal{"it is held", func(b *bench) { b.enqueue(token("a", 1) + flags) },
-			func(b *bench) any { return ask(b, token("b", 1)+flags, policyArg) }},
-			refusal{"somebody waits", func(b *bench) {
-				b.listen("w")
-				b.enqueue(token("a", 1)+flags, token("w", 1)+flags)
-			}, func(b *bench) any { return ask(b, token("b", 1)+flags, policyArg) }},
-			refusal{"it has a tombstone", func(b *bench) {
-				b.eval(set.Release, releaseArgs(token("b", 1)+flags, 60_000, 1))
-			}, func(b *bench) any { return ask(b, token("b", 1)+flags, policyArg) }},
-			refusal{"a release of nothing", func(*bench) {}, func(b *bench) any {
-				return b.run(set.Release, releaseArgs(token("b", 1)+flags, 0, 0)...).Err()
-			}})
-		t.Run(set.Kind, func(t *testing.T) {
-			t.Parallel()
-			b := newBench(t, redistest.Start(t).Client(), set)
-			do := func(args ...any) {
-				t.Helper()
-				must.OK(t, b.rdb.Do(ctx, args...).Err())
-			}
-			for _, c := range list[set] {
-				c.before(b)
-				do("replicaof", "127.0.0.1", "1")
-				if err, _ := c.asks(b).(error); !redis.HasErrorPrefix(err, "READONLY") {
-					t.Errorf("%s: %v", c.what, err)
-				}
-				do("replicaof", "no", "one")
-				changes := b.changes()
-				_ = c.asks(b)
-				if n := b.changes() - changes; strings.Contains(c.what, "nothing") && n != 0 {
-					t.Errorf("%s: %d changes for the replicas", c.what, n)
-				}
-				do("flushall")
-			}
-		})
-	}
+		b.rdb.Del(ctx, b.keys[0])
+		b.code(b.acquire(gone, 0), lua.Tombstoned)
+		b.code(b.acquire(b.token("c", 3), 0), lua.Granted)
+	})
 }
