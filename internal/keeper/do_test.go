@@ -34,6 +34,9 @@ func TestDoSaysTheLossOnce(t *testing.T) {
 				if !errors.Is(err, c.is) || !errors.Is(err, server.ErrLost) || strings.Count(err.Error(), server.ErrLost.Error()) != 1 {
 					s.Errorf("%v", err)
 				}
+				if reason := server.LossReasonOf(h.Err()); reason != server.LossNotRenewed {
+					s.Errorf("the reason of the loss is %s", reason)
+				}
 			})
 		})
 	}

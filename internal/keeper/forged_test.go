@@ -17,7 +17,6 @@ import (
 
 	miniserver "github.com/alicebob/miniredis/v2/server"
 	"github.com/lockkeeper/lockkeeper/internal/claim"
-	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
@@ -32,14 +31,7 @@ func TestForgedGrants(t *testing.T) {
 		queued := func(spec *Spec) { spec.Scripts, spec.LocalQueue = lua.Fair, false }
 		h := s.hold("x", queued)
 		l := s.lock("x", queued)
-		granted := make(chan *lease.Lease, 1)
-		go func() {
-			next, err := l.Acquire(context.Background(), Terms{})
-			if err != nil {
-				t.Error(err)
-			}
-			granted <- next
-		}()
+		granted := s.acquire(l)
 		time.Sleep(1100 * time.Millisecond) // avoid the time of a heartbeat
 		synctest.Wait()
 		publish := func(serial string, fence int64) {

@@ -24,14 +24,7 @@ func TestWakeupLostOnlyOnCurrentSubscription(t *testing.T) {
 			inBubble(t, func(s *fixture) {
 				queued := func(spec *Spec) { spec.Scripts, spec.LocalQueue = lua.Fair, false }
 				h := s.hold("x", queued)
-				granted := make(chan *lease.Lease, 1)
-				go func() {
-					next, err := s.lock("x", queued).Acquire(context.Background(), Terms{})
-					if err != nil {
-						t.Error(err)
-					}
-					granted <- next
-				}()
+				granted := s.acquire(s.lock("x", queued))
 				time.Sleep(1100 * time.Millisecond) // avoid the time of a heartbeat
 				released := time.Now()
 				s.net.BlackholeSubscriptions()

@@ -9,13 +9,11 @@ import (
 	"runtime"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
-	miniserver "github.com/alicebob/miniredis/v2/server"
 	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/server"
@@ -86,6 +84,17 @@ func (s *fixture) lock(name string, change ...func(*Spec)) *Lock {
 func (s *fixture) hold(name string, change ...func(*Spec)) *lease.Lease {
 	s.Helper()
 	return must.Get(s.lock(name, change...).Try(context.Background(), Terms{}))(s)
+}
+
+// acquire acquires in the background.
+func (s *fixture) acquire(l *Lock) <-chan *lease.Lease {
+	granted := make(chan *lease.Lease, 1)
+	go func() {
+		h, err := l.Acquire(context.Background(), Terms{})
+		must.Report(s, err)
+		granted <- h
+	}()
+	return granted
 }
 
 func (s *fixture) must(err error) {
@@ -210,55 +219,6 @@ func causeOf(h *lease.Lease, ctx context.Context) error {
 
 func nothing(context.Context, uint64) error { return nil }
 
-// TestLeaseValidUntilDeadline checks that a lease is valid until its deadline and lost from then on.
-func TestLeaseValidUntilDeadline(t *testing.T) {
-	inBubble(t, func(s *fixture) {
-		start := time.Now()
-		h := s.hold("x", withoutRenewal)
-		if want := start.Add(ttl - 32*time.Millisecond); h.Deadline() != want {
-			s.Errorf("the deadline is %v after the request, want %v", h.Deadline().Sub(start), want.Sub(start))
-		}
-		time.Sleep(time.Until(h.Deadline()) - 1)
-		s.must(h.Err())
-		time.Sleep(time.Nanosecond)
-		if err := h.Err(); !errors.Is(err, server.ErrLost) || server.LossReasonOf(err) != server.LossNotRenewed {
-			s.Error(err)
-		}
-		if !s.mini.Exists("lock:x") {
-			s.Error("the lease expired at the server before")
-		}
-	})
-}
-
-// TestReleaseWaitsForPendingRenewal checks that no renewal is under way when Release returns, and none is sent
-// later.
-func TestReleaseWaitsForPendingRenewal(t *testing.T) {
-	inBubble(t, func(s *fixture) {
-		h := s.hold("x")
-		s.net.Break(lua.Mutex.Fast.Renew.SHA, 1, faultnet.SwallowReply)
-		time.Sleep(ttl / 3)
-		if !renewing(h) {
-			s.Fatal("no renewal is under way")
-		}
-		start := time.Now()
-		s.must(h.Release(context.Background()))
-		if renewing(h) {
-			s.Error("a renewal is under way after Release")
-		}
-		if d := time.Since(start); d == 0 || d > readTimeout {
-			s.Errorf("Release took %v", d)
-		}
-		s.net.ResetCount()
-		time.Sleep(3 * ttl)
-		if n := s.net.Scripts(); n != 0 {
-			s.Errorf("%d scripts after Release", n)
-		}
-		if n := s.countEvents(lease.Renewed); n != 0 {
-			s.Errorf("%d Renewed events", n)
-		}
-	})
-}
-
 // TestExtendsAreSerialized checks that the Extend that was called last determines the end of the lease, at the
 // server and for the holder.
 func TestExtendsAreSerialized(t *testing.T) {
@@ -288,12 +248,6 @@ func TestExtendsAreSerialized(t *testing.T) {
 		}
 		s.must(h.Release(context.Background()))
 	})
-}
-
-func renewing(h *lease.Lease) bool {
-	h.Mu.Lock()
-	defer h.Mu.Unlock()
-	return h.Claim.Renewing()
 }
 
 // TestReleaseReturnsWithItsContext checks that Release returns when its context ends, and that the lock is released
@@ -410,43 +364,6 @@ func TestNestedLeaseContexts(t *testing.T) {
 		s.must(x.Release(context.Background()))
 		if !errors.Is(context.Cause(twice), server.ErrReleased) || both.Err() == nil || !errors.Is(y.Err(), server.ErrLost) {
 			s.Errorf("%v, %v, %v", context.Cause(twice), both.Err(), y.Err())
-		}
-	})
-}
-
-// TestNoBusyLoopNearLeaseExpiry checks that a waiter which learns of its grant only just before it expires, because
-// the message was lost, waits until it has expired instead of asking again and again.
-func TestNoBusyLoopNearLeaseExpiry(t *testing.T) {
-	inBubble(t, func(s *fixture) {
-		s.must(s.hold("y").Release(context.Background())) // creates the server's database
-		s.must(s.mini.Set("lock:x", "another"))
-		var scripts atomic.Int64
-		s.mini.Server().SetPreHook(func(_ *miniserver.Peer, command string, _ ...string) bool {
-			if command == "EVALSHA" {
-				if scripts.Add(1) > 100 {
-					time.Sleep(time.Millisecond) // or this would never end
-				}
-			}
-			return false
-		})
-		got := make(chan error)
-		go func() {
-			h, err := s.lock("x").Acquire(context.Background(), Terms{})
-			if err == nil {
-				err = h.Release(context.Background())
-			}
-			got <- err
-		}()
-		synctest.Wait()
-		queue := must.Get(s.mini.ZMembers("{lock:x}:mutex:queue"))(s)
-		time.Sleep(s.Config.HeartbeatInterval / 2)
-		s.must(s.mini.Set("lock:x", queue[0]))
-		s.mini.SetTTL("lock:x", s.Config.HeartbeatInterval/2+500*time.Microsecond) // at the heartbeat half a millisecond is left
-		must.Get(s.mini.ZRem("{lock:x}:mutex:queue", queue[0]))(s)
-		before := scripts.Load()
-		s.must(<-got)
-		if n := scripts.Load() - before; n > 10 {
-			s.Errorf("%d scripts", n)
 		}
 	})
 }

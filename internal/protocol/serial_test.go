@@ -55,11 +55,3 @@ func TestTokenIsShort(t *testing.T) {
 		}
 	}
 }
-
-func BenchmarkSerials(b *testing.B) {
-	b.ReportAllocs()
-	var source Serials
-	for b.Loop() {
-		source.Next()
-	}
-}

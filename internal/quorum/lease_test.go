@@ -271,42 +271,6 @@ func TestCloseWithMemberInDoubt(t *testing.T) {
 	}
 }
 
-// TestLateGrantsOfMinorityAreReleased checks servers whose answers come after the attempt has failed, but before they are given
-// up, and servers whose answers are lost.
-func TestLateGrantsOfMinorityAreReleased(t *testing.T) {
-	for what, fault := range map[string]func(n *faultnet.Net){
-		"late": func(n *faultnet.Net) { n.DelayReplies(serverTimeout / 2) },
-		"lost": func(n *faultnet.Net) { n.Break(lua.Redlock.Acquire.SHA, 2, faultnet.SwallowReply|faultnet.Copy) },
-	} {
-		t.Run(what, func(t *testing.T) {
-			inBubble(t, 3, func(s *fixture) {
-				l := s.lock(s.keepers)
-				s.connect(l)
-				fault(s.nets[0])
-				s.occupy(1, 2)
-				start := time.Now()
-				_, err := l.Try(s.Context())
-				s.wantError(err, server.ErrNotAcquired)
-				if d := time.Since(start); d > 0 {
-					t.Errorf("two refusals decide it, but it took %v", d)
-				}
-				if what == "lost" {
-					time.Sleep(serverTimeout - 1)
-					if s.owned("") != nil {
-						t.Error("the request was given up before ServerTimeout")
-					}
-					time.Sleep(time.Second) // the connection is replaced
-				} else {
-					time.Sleep(serverTimeout)
-				}
-				s.wantOwned("", 0)
-				s.must(s.nets[0].Replay())
-				s.wantOwned("", 0)
-			})
-		})
-	}
-}
-
 // TestRepeatedAttemptsAwaitCleanups checks that an attempt which follows one without a majority begins when that is released, or
 // after ServerTimeout.
 func TestRepeatedAttemptsAwaitCleanups(t *testing.T) {

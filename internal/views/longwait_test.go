@@ -31,19 +31,6 @@ func TestLongWaitIsCheapAmongMany(t *testing.T) {
 	growth.AtMost(t, 20, func() time.Duration { return logWaits(500, 10) }, func() time.Duration { return logWaits(500, 20_000) })
 }
 
-// BenchmarkLongWaits measures waits for so many names that all become long.
-func BenchmarkLongWaits(b *testing.B) {
-	for _, n := range []int{10_000, 100_000} {
-		b.Run(fmt.Sprint("n=", n), func(b *testing.B) {
-			var took time.Duration
-			for b.Loop() {
-				took += logWaits(n, 0)
-			}
-			b.ReportMetric(float64(took.Nanoseconds())/float64(b.N*n), "ns/name")
-		})
-	}
-}
-
 // TestLongWaitsOfALockAreLoggedOncePerInterval checks that the time of the last line about each lock counts, and is forgotten.
 func TestLongWaitsOfALockAreLoggedOncePerInterval(t *testing.T) {
 	var ws LongWaits

@@ -2,7 +2,6 @@ package wait
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"testing"
 	"time"
@@ -15,7 +14,7 @@ import (
 )
 
 // offline returns local queues of a server to which nothing is sent.
-func offline(t testing.TB) *Local {
+func offline(t *testing.T) *Local {
 	t.Helper()
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	c, err := client.New(rdb)
@@ -52,18 +51,4 @@ func abandonTurns(w *Local, callers, others int) time.Duration {
 func TestAbandonedTurnIsCheapInALongQueue(t *testing.T) {
 	w := offline(t)
 	growth.AtMost(t, 10, func() time.Duration { return abandonTurns(w, 300, 10) }, func() time.Duration { return abandonTurns(w, 300, 100_000) })
-}
-
-// BenchmarkAbandonedTurns measures callers of one name that all give up.
-func BenchmarkAbandonedTurns(b *testing.B) {
-	for _, n := range []int{10_000, 100_000} {
-		b.Run(fmt.Sprint("n=", n), func(b *testing.B) {
-			w := offline(b)
-			var took time.Duration
-			for b.Loop() {
-				took += abandonTurns(w, n, n)
-			}
-			b.ReportMetric(float64(took.Nanoseconds())/float64(b.N*n), "ns/caller")
-		})
-	}
 }
