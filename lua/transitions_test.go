@@ -2,6 +2,7 @@ package lua_test
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,6 +12,8 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/redis/go-redis/v9"
 )
@@ -226,5 +229,201 @@ func TestWrongType(t *testing.T) {
 		b.rdb.Del(ctx, b.keys[0])
 		b.code(b.acquire(gone, 0), lua.Tombstoned)
 		b.code(b.acquire(b.token("c", 3), 0), lua.Granted)
+	})
+}
+
+// complete turns a lease into a record, once, only for the token that holds it, and also when memory is full.
+func TestCompleteStoresRecord(t *testing.T) {
+	t.Parallel()
+	onBothServers(t, lua.Once, func(b *bench) {
+		complete := func(token string, ms int64, want int) {
+			b.Helper()
+			b.code(b.eval(lua.Once.Complete, protocol.CompleteArgs(nil, token, ms)), want)
+		}
+		lies := func(want string, least, most time.Duration) {
+			b.Helper()
+			got, left := b.rdb.Get(ctx, b.keys[0]).Val(), b.rdb.PTTL(ctx, b.keys[0]).Val()
+			if got != want || left > most || left <= least {
+				b.Errorf("%q for %v; want %q for %v to %v", got, left, want, least, most)
+			}
+		}
+		a, c := token("a", 1), token("c", 1)
+		complete(a, 50_000, lua.Refused) // nothing is held
+		lies("", -time.Minute, 0)
+		b.acquire(a, 0)
+		complete(c, 50_000, lua.Refused)
+		lies(a, 25*time.Second, 30*time.Second)
+		_ = b.rdb.ConfigSet(ctx, "maxmemory", "1").Err() // the embedded server has no such thing
+		complete(a, 50_000, lua.Granted)
+		_ = b.rdb.ConfigSet(ctx, "maxmemory", "0").Err()
+		lies("done:"+a, 45*time.Second, 50*time.Second)
+		complete(a, 3_600_000, lua.Granted) // a repeated one
+		lies("done:"+a, 45*time.Second, 50*time.Second)
+		b.code(b.renew(a, 1, 60_000, 0), lua.Refused)
+		b.code(b.release(a, 0), lua.Refused)
+		b.code(b.acquire(c, 0), lua.Refused)
+		lies("done:"+a, 45*time.Second, 50*time.Second)
+		b.code(b.release("done:"+a, 0), lua.Granted) // how it is deleted
+		lies("", -time.Minute, 0)
+		b.rdb.LPush(ctx, b.keys[0], "foreign")
+		if err := b.run(lua.Once.Complete, a, 1000).Err(); err == nil {
+			b.Error("a list was taken for a lease")
+		}
+	})
+}
+
+// recalled expects one message, which recalls the lease of a token.
+func (b *bench) recalled(sub *redis.PubSub, token string) {
+	b.Helper()
+	if got, want := b.message(sub), []string{strings.Split(token, ":")[1], "recall"}; !slices.Equal(got, want) {
+		b.Fatalf("message %v, want %v", got, want)
+	}
+}
+
+// TestRetainedMutexAndWaiters checks what a lease that its process retains does beside a queue: a request for one does not pass live
+// waiters, and waiters that come back to the queue recall it by their heartbeats, once.
+func TestRetainedMutexAndWaiters(t *testing.T) {
+	t.Parallel()
+	onBothServers(t, lua.Mutex, func(b *bench) {
+		retained := token("a", 1) + "k"
+		ask := func(tok, policyArg string, heartbeat int) []any {
+			return b.eval(b.set.Acquire, acquireArgs(tok, ttl, heartbeat, policyArg, 0))
+		}
+		subA := b.listen("a")
+		b.listen("b")
+		waiter := token("b", 1)
+
+		// Granted to a free lock. The waiter is sent back to a queue that lost it, as after a failover.
+		b.code(ask(retained, protocol.PolicyArgRetain, 0), lua.Granted)
+		b.notNotified("a", subA)
+		b.heartbeat(1, waiter, 0)
+		b.recalled(subA, retained)
+		b.heartbeat(0, waiter)
+		b.notNotified("a", subA)
+
+		// It waits for a lock that becomes free without a release: a request for a lease to be retained leaves it to the waiter.
+		b.release(retained, 0)
+		b.release(waiter, 0)
+		b.holder("")
+		must.OK(b, b.rdb.Set(ctx, b.keys[0], "another library's", time.Minute).Err())
+		second := token("b", 2)
+		b.code(b.acquire(second, heartbeatTTL), lua.Waiting)
+		must.OK(b, b.rdb.Del(ctx, b.keys[0]).Err())
+		b.code(ask(token("a", 2)+"k", protocol.PolicyArgRetain, 0), lua.Refused)
+		b.holder(second)
+	})
+}
+
+func (b *bench) raiseFence(token string, least, up int64) []any {
+	b.Helper()
+	return b.eval(b.set.RaiseFence, protocol.RaiseFenceArgs(nil, token, least, settings, up))
+}
+
+// The embedded server does not report an uptime.
+func TestRaiseFenceNeedsMinUptime(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	b := newBench(t, s.Client(), lua.Redlock)
+	holder := token("a", 1)
+	fence := b.acquire(holder, 0)[1].(int64)
+	got := b.raiseFence(holder, fence+time.Hour.Microseconds(), time.Hour.Milliseconds())
+	if ran, ok := got[1].(int64); got[0] != int64(lua.Unknown) || !ok || ran < 0 || ran > 60000 {
+		t.Errorf("%v from a server that was just started", got)
+	}
+	s.Await("yes", func(context.Context, *redis.Client) (string, error) {
+		if b.raiseFence(holder, 0, 1000)[0] == int64(lua.Granted) {
+			return "yes", nil
+		}
+		return "", nil
+	})
+	if last := b.raiseFence(holder, 0, 0)[1]; last != fence {
+		t.Errorf("a refusal has moved the fence from %d to %v", fence, last)
+	}
+}
+
+var notice = protocol.BreakNotice(protocol.Breaker{By: "ops", Reason: "stuck"})
+
+// breakToken breaks a token and expects this code, whether its keeper was told, and that there is no more to admit.
+func (b *bench) breakToken(token string, code, told int) {
+	b.Helper()
+	got := b.eval(b.set.Break, protocol.BreakArgs(nil, token, settings, 60_000, b.policyArg, notice))
+	if want := fmt.Sprint([]any{code, told, 0}); fmt.Sprint(got) != want {
+		b.Fatalf("break returned %v, want %s", got, want)
+	}
+}
+
+func TestBreakEndsLeaseAndAdmits(t *testing.T) {
+	t.Parallel()
+	allAtTime(t, func(b *bench, pass func(time.Duration)) {
+		holder, first, second := b.token("a", 1), b.token("b", 1), b.token("b", 2)
+		b.enqueue(holder, first, second)
+		ofHolder, ofWaiters := b.listen("a"), b.listen("b")
+		b.breakToken(holder, lua.Granted, 1)
+		if got := strings.Join(b.message(ofHolder), " "); got != "1 "+notice {
+			b.Errorf("the holder was told %q", got)
+		}
+		if got := b.message(ofWaiters); len(got) < 2 || got[0] != strings.Split(first, ":")[1] || strings.HasPrefix(got[1], "-") {
+			b.Errorf("the first waiter was told %q", got)
+		}
+		b.code(b.renew(holder, 1, ttl, 0), lua.Refused)
+		b.breakToken(holder, lua.Refused, 0) // a copy that comes late
+		b.notNotified("a", ofHolder)
+
+		// A copy of the request is refused for a minute.
+		again := acquireArgs(holder, ttl, heartbeatTTL, b.policyArg, 0)
+		b.code(b.eval(b.set.Acquire, again), lua.Tombstoned)
+		b.code(b.renew(first, 1, ttl, 0), lua.Granted)
+		pass(59 * time.Second)
+		b.code(b.eval(b.set.Acquire, again), lua.Tombstoned)
+	})
+}
+
+// TestNoticeStaysBesideTombstone checks that inspect finds the notice of a break, also after a release of the token has written its
+// tombstone anew, and not those of others.
+func TestNoticeStaysBesideTombstone(t *testing.T) {
+	t.Parallel()
+	allAtTime(t, func(b *bench, pass func(time.Duration)) {
+		holder, waiter, other := b.token("a", 1), b.token("b", 1), b.token("c", 1)
+		notices := func(of, want string) {
+			b.Helper()
+			if got := fmt.Sprint(b.inspect(protocol.InspectBreak, 0, 500, of)); got != want {
+				b.Errorf("inspect of %s returned %s, want %s", of, got, want)
+			}
+		}
+		b.enqueue(holder, waiter, other)
+		notices(holder, "[0]")
+		b.breakToken(waiter, lua.Left, 0)
+		b.breakToken(holder, lua.Granted, 0)
+		notices(holder, "[1 "+notice+"]")
+		pass(time.Second)
+		b.code(b.release(holder, 60_000), lua.Refused)
+		b.release(other, 60_000)
+		notices(holder, "[1 "+notice+"]")
+		notices(waiter, "[1 "+notice+"]")
+		notices(other, "[0]")
+		pass(59*time.Second + 500*time.Millisecond)
+		notices(holder, "[1 "+notice+"]")
+		b.code(b.acquire(holder, heartbeatTTL), lua.Tombstoned)
+	})
+}
+
+func TestBreakRemovesWaiter(t *testing.T) {
+	t.Parallel()
+	allAtTime(t, func(b *bench, _ func(time.Duration)) {
+		holder, first, second := b.token("a", 1), b.token("b", 1), b.token("c", 1)
+		b.enqueue(holder, first, second)
+		sub := b.listen("b")
+		b.breakToken(first, lua.Left, 1)
+		if got := strings.Join(b.message(sub), " "); got != "1 "+notice {
+			b.Errorf("the waiter was told %q", got)
+		}
+		b.breakToken(second, lua.Left, 0) // nobody listens
+		// Neither returns to the queue.
+		beat := b.heartbeat(1, first, 0)
+		if len(beat) != 11 || fmt.Sprint(beat[8]) != fmt.Sprint(lua.Tombstoned) {
+			b.Errorf("the waiter's heartbeat is answered %v", beat)
+		}
+		b.code(b.renew(holder, 1, ttl, 0), lua.Granted)
+		b.breakToken(b.token("d", 1), lua.Refused, 0)
 	})
 }

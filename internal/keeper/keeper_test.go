@@ -3,15 +3,25 @@ package keeper
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/lease"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
+	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
+	"github.com/lockkeeper/lockkeeper/internal/transport"
+	"github.com/lockkeeper/lockkeeper/internal/views"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -157,6 +167,207 @@ func TestTryLockHonorsMaxElapsed(t *testing.T) {
 		}
 		if d := time.Since(start); d > readTimeout+s.Config.HeartbeatInterval {
 			t.Errorf("TryLock took %v", d)
+		}
+	})
+}
+
+// TestFailedCallIsUnavailable checks that a call without a reply returns its error, whatever its reply says.
+func TestFailedCallIsUnavailable(t *testing.T) {
+	call := &transport.Call{Err: io.EOF, Reply: []int64{lua.Granted, 1, 2, 3}}
+	_, acquire := server.Decode(call, protocol.ParseAcquireReply)
+	limited := &Lock{spec: Spec{Limits: &Limits{Window: 1, Per: time.Second}}}
+	asked := &askCall{r: &request{lock: limited, quota: &Quota{}}}
+	asked.Err, asked.Reply = call.Err, call.Reply
+	_, allow := asked.decode()
+	_, heartbeat := server.DecodeHeartbeat(call, 1)
+	_, renew := server.Decode(call, protocol.ParseRenewReply)
+	_, release := server.Decode(call, protocol.ParseReleaseReply)
+	for what, err := range map[string]error{"acquire": acquire, "allow": allow, "heartbeat": heartbeat, "renew": renew, "release": release} {
+		if !errors.Is(err, io.EOF) || !errors.Is(err, server.ErrUnavailable) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// TestFastBackoffIsOfName checks that a lock that was made just now knows with which script its calls should begin: that of the
+// other locks of the name.
+func TestFastBackoffIsOfName(t *testing.T) {
+	inBubble(t, func(s *fixture) {
+		fair := func(spec *Spec) { spec.Scripts, spec.LocalQueue = lua.Fair, false }
+		wait := func() {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+			defer cancel()
+			if _, err := s.lock("x", fair).Acquire(ctx, Terms{}); !errors.Is(err, server.ErrNotAcquired) {
+				t.Error(err)
+			}
+			synctest.Wait()
+		}
+		h := s.hold("x", fair)
+		s.must(s.lock("x", fair).subscribe(context.Background(), &server.Health{}))
+		wait()
+		s.net.ResetCount()
+		for range 10 {
+			wait()
+		}
+		if n := s.net.Scripts(); n != 20 {
+			t.Errorf("10 requests of new objects that were queued and left took %d scripts, want 20", n)
+		}
+		s.must(h.Release(context.Background()))
+	})
+}
+
+// TestAbandonedTurnsKeepTheOrder checks that callers of this process that give up, wherever in the queue, leave the others in their order.
+func TestAbandonedTurnsKeepTheOrder(t *testing.T) {
+	inBubble(t, func(s *fixture) {
+		const n = 9
+		if _, err := s.local.Wait(s.Context(), "x", time.Second, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		var turns []int
+		var group sync.WaitGroup
+		var cancels []context.CancelFunc
+		for i := range n {
+			ctx, cancel := context.WithCancel(s.Context())
+			cancels = append(cancels, cancel)
+			group.Go(func() {
+				_, err := s.local.Wait(ctx, "x", time.Second, time.Now())
+				if gaveUp := i%2 == 0; gaveUp != (err != nil) || gaveUp && !errors.Is(err, context.Canceled) {
+					t.Errorf("%d: %v", i, err)
+				}
+				if err == nil {
+					turns = append(turns, i)
+					s.local.Leave("x")
+				}
+			})
+			time.Sleep(time.Millisecond) // virtual: it is in the queue
+		}
+		for i := 0; i < n; i += 2 {
+			cancels[i]()
+		}
+		time.Sleep(time.Millisecond)
+		s.local.Leave("x")
+		group.Wait()
+		if fmt.Sprint(turns) != "[1 3 5 7]" {
+			t.Errorf("turns %v", turns)
+		}
+		if _, err := s.local.Wait(s.Context(), "x", time.Second, time.Now()); err != nil {
+			t.Errorf("the queue is left: %v", err)
+		}
+		s.local.Leave("x")
+		for _, cancel := range cancels {
+			cancel()
+		}
+	})
+}
+
+// TestLeaksAreLoggedOnce checks that of many leases that leak one is logged, and then the number of the others, while the hook gets all.
+func TestLeaksAreLoggedOnce(t *testing.T) {
+	inBubble(t, func(s *fixture) {
+		log := &quiet.Buffer{}
+		s.Config.Log = slog.New(slog.NewTextHandler(log, nil))
+		l := s.lock("x")
+		leak := func(n int) {
+			for i := range n {
+				l.ReportLeak(nil, fmt.Sprint("token", i), 1, time.Second)
+			}
+		}
+		leak(10_000)
+		if got := log.Take(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "token0") {
+			s.Errorf("at first:\n%s", got)
+		}
+		time.Sleep(time.Minute + time.Second)
+		if got := log.Take(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "leases=9999") {
+			s.Errorf("a minute later:\n%s", got)
+		}
+		time.Sleep(2 * time.Minute)
+		leak(2)
+		if got := log.Take(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "token0") {
+			s.Errorf("later:\n%s", got)
+		}
+		time.Sleep(time.Minute + time.Second)
+		if got := log.Take(); !strings.Contains(got, "leases=1") {
+			s.Errorf("at the end:\n%s", got)
+		}
+		if n := s.countEvents(lease.Leaked); n != 10_002 {
+			s.Errorf("%d events", n)
+		}
+	})
+}
+
+// TestLongWaitsAskOneAfterTheOther checks that waits for many names that become long at once are all logged, but ask for one lock at
+// a time, and not for those that have ended meanwhile.
+func TestLongWaitsAskOneAfterTheOther(t *testing.T) {
+	inBubble(t, func(s *fixture) {
+		s.longWaits.Bound = time.Second
+		const n = 50
+		var asking, asked atomic.Int32
+		watch := func(names string) (stopAll func()) {
+			asked.Store(0)
+			var stops []func()
+			for i := range n {
+				stops = append(stops, s.lock(fmt.Sprint(names, i)).WatchWait(func(context.Context, int) ([]views.Holder, int, error) {
+					if asking.Add(1) > 1 {
+						s.Error("two at once")
+					}
+					time.Sleep(time.Millisecond)
+					asking.Add(-1)
+					asked.Add(1)
+					return nil, 0, nil
+				}))
+			}
+			return func() {
+				for _, stop := range stops {
+					stop()
+				}
+			}
+		}
+		stop := watch("a")
+		time.Sleep(2 * time.Second)
+		stop()
+		if asked := asked.Load(); asked != n {
+			s.Errorf("%d of %d were logged", asked, n)
+		}
+		stop = watch("b")
+		time.Sleep(time.Second + n/2*time.Millisecond)
+		stop()
+		time.Sleep(time.Second)
+		if asked := asked.Load(); asked < n/4 || asked > n/2+2 {
+			s.Errorf("%d of %d were logged, whose waits ended half-way", asked, n)
+		}
+	})
+}
+
+// TestFirstHoldersReadsNoOthers checks that whoever needs one holder does not list a thousand.
+func TestFirstHoldersReadsNoOthers(t *testing.T) {
+	inBubble(t, func(s *fixture) {
+		const n = 1200
+		l := s.lock("x", func(spec *Spec) {
+			spec.Scripts, spec.LocalQueue, spec.Limits, spec.NoRenewal = lua.Semaphore, false, &Limits{AtOnce: n}, true
+		})
+		for range n {
+			if _, err := l.Try(context.Background(), Terms{Flags: "h", Number: 1}); err != nil {
+				s.Fatal(err)
+			}
+		}
+		commands := func(f func()) int {
+			before := s.mini.CommandCount()
+			f()
+			return s.mini.CommandCount() - before
+		}
+		var list []views.Holder
+		var total int
+		var err error
+		few := commands(func() { list, total, err = views.FirstHolders(context.Background(), l.AtServer(), 3) })
+		if err != nil || len(list) != 3 || total != n {
+			s.Errorf("%d of %d, %v", len(list), total, err)
+		}
+		var all []views.Holder
+		many := commands(func() { all, err = views.Holders(context.Background(), l.AtServer()) })
+		if err != nil || len(all) != n {
+			s.Errorf("%d, %v", len(all), err)
+		}
+		if few >= many || few > 12 {
+			s.Errorf("the first holders took %d commands, all took %d", few, many)
 		}
 	})
 }

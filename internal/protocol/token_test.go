@@ -1,8 +1,12 @@
 package protocol
 
 import (
+	"math"
 	"strings"
+	"sync"
 	"testing"
+
+	"github.com/google/uuid"
 )
 
 func TestTokenRoundTrip(t *testing.T) {
@@ -68,6 +72,112 @@ func TestTokenOfUnprintableTextIsForeign(t *testing.T) {
 	for _, text := range []string{"\x1b[2J:b:1.1", "a:\n:1.1", "\u202ea:b:1.1", "\xff:b:1.1"} {
 		if got, ok := ParseToken(text); ok {
 			t.Errorf("%q: %+v", text, got)
+		}
+	}
+}
+
+func TestKeeperIDs(t *testing.T) {
+	seen := map[string]bool{}
+	for range 1000 {
+		id := NewKeeperID()
+		if !IsKeeperID(id) || seen[id] {
+			t.Errorf("id %q", id)
+		}
+		seen[id] = true
+	}
+	for _, text := range []string{
+		"", "x", "3qZaNx7zYpGXgfi8dCj6u", "3qZaNx7zYpGXgfi8dCj6ujj", // the length
+		"-qZaNx7zYpGXgfi8dCj6uj", "+qZaNx7zYpGXgfi8dCj6uj", "3qZ_Nx7zYpGXgfi8dCj6uj", "3qZ:Nx7zYpGXgfi8dCj6uj",
+		"ZZZZZZZZZZZZZZZZZZZZZZ",               // more than 128 bits
+		"0000000000000000000000",               // no random UUID
+		"8b0f2b0e-3f0a-4a55-9d8c-0c8a6a2f7b11", // a UUID in its usual form
+	} {
+		if IsKeeperID(text) {
+			t.Errorf("%q is taken for an id", text)
+		}
+	}
+}
+
+func TestKeeperIDsHaveOneLength(t *testing.T) {
+	uuid.SetRand(zeros{})
+	defer uuid.SetRand(nil)
+	if id := NewKeeperID(); len(id) != keeperIDLength || !IsKeeperID(id) {
+		t.Errorf("id %q of few bits", id)
+	}
+}
+
+// zeros is a source of zeros.
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) {
+	clear(b)
+	return len(b), nil
+}
+
+// TestSerials: serials are drawn by many goroutines, are all different, and use all characters about equally often.
+func TestSerials(t *testing.T) {
+	const goroutines, each = 8, 2000
+	var source Serials
+	drawn := make([][]string, goroutines)
+	var wg sync.WaitGroup
+	for g := range drawn {
+		wg.Go(func() {
+			for range each {
+				s := source.Next()
+				drawn[g] = append(drawn[g], string(s[:]))
+			}
+		})
+	}
+	wg.Wait()
+	seen, count := map[string]bool{}, map[rune]int{}
+	for _, list := range drawn {
+		for _, s := range list {
+			if seen[s] || !isSerial(s) {
+				t.Fatalf("serial %q", s)
+			}
+			seen[s] = true
+			for _, c := range s {
+				count[c]++
+			}
+		}
+	}
+	mean := float64(goroutines*each*SerialLength) / 62
+	for c, n := range count {
+		if math.Abs(float64(n)-mean) > 8*math.Sqrt(mean) {
+			t.Errorf("%c: %d times, the mean is %.0f", c, n, mean)
+		}
+	}
+	if len(count) != 62 {
+		t.Errorf("%d characters", len(count))
+	}
+}
+
+// TestTokenIsShort: the server keeps a string of up to 44 bytes in one piece.
+func TestTokenIsShort(t *testing.T) {
+	var source Serials
+	serial := source.Next()
+	for _, flags := range []string{"", FlagRetained, FlagRead, FlagRead + FlagRetained, FlagNoPush} {
+		text := Token{Keeper: NewKeeperID(), Serial: string(serial[:]), TTL: 30_000, ClaimTTL: 6_000, Flags: flags}.String()
+		if len(text) > 44 {
+			t.Errorf("%s has %d bytes", text, len(text))
+		}
+	}
+}
+
+func TestParseLimits(t *testing.T) {
+	for field, want := range map[string]Limits{
+		"0:3:1000 0:5:1000":                    {0, 5, 1000, 0},
+		"2:0:0 4:0:0":                          {4, 0, 0, 0},
+		"0:3:1000 0:5:1000 1800000005000 5000": {0, 5, 1000, 1_800_000_005_000},
+		"0:3:1000 0:5:1000 x 5000":             {},
+		"0:3:1000 0:5:1000 -5 5000":            {},
+		"":                                     {},
+		"0:3:1000":                             {},
+		"0:3:1000 x:5:1000":                    {},
+		"0:3:1000 0:-5:1000":                   {},
+	} {
+		if got, ok := ParseLimits(field); got != want || ok != (want != Limits{}) {
+			t.Errorf("%q: %+v, %t; want %+v", field, got, ok, want)
 		}
 	}
 }

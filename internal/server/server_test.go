@@ -1,6 +1,8 @@
 package server
 
 import (
+	"math"
+	"sync"
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
@@ -44,5 +46,50 @@ func TestFastBackoff(t *testing.T) {
 	// It fails for a long time, as while there are tombstones.
 	if n := b.answers(200, true, undecided, granted); n > 20 || n < 5 {
 		t.Errorf("the fast script was tried %d times in 200 requests that need the general one", n)
+	}
+}
+
+// TestDurationDoesNotOverflow checks that no number of milliseconds becomes a negative duration.
+func TestDurationDoesNotOverflow(t *testing.T) {
+	for ms, want := range map[int64]int64{0: 0, 1: 1e6, 30000: 30000e6, math.MaxInt64: math.MaxInt64, math.MaxInt64 / 1000: math.MaxInt64} {
+		if got := Duration(ms); int64(got) != want {
+			t.Errorf("%d ms is %d ns, want %d", ms, got, want)
+		}
+	}
+}
+
+// TestSignal checks that channels of a signal are closed when it happens, whether they were made before, after, or at that time.
+func TestSignal(t *testing.T) {
+	open := func(s *Signal) bool {
+		select {
+		case <-s.Done():
+			return false
+		default:
+			return true
+		}
+	}
+	var s Signal
+	if s.IsClosed() || !open(&s) {
+		t.Error("it has happened before close")
+	}
+	before := s.Done()
+	s.Close()
+	<-before
+	if !s.IsClosed() || open(&s) {
+		t.Error("it has not happened after close")
+	}
+	var unwatched Signal
+	unwatched.Close()
+	if !unwatched.IsClosed() || open(&unwatched) {
+		t.Error("without a channel it has not happened after close")
+	}
+	for range 100 {
+		var s Signal
+		var wg sync.WaitGroup
+		wg.Go(s.Close)
+		for range 3 {
+			wg.Go(func() { <-s.Done() })
+		}
+		wg.Wait()
 	}
 }
