@@ -52,34 +52,11 @@ func TestInvalidNamesRejected(t *testing.T) {
 	}
 }
 
-// TestKeysOfNameShareSlot checks that for all valid prefixes and names, Redis hashes the same part of every key, and
-// no two names share a key.
-func TestKeysOfNameShareSlot(t *testing.T) {
+// TestKeysOfNames draws what FuzzNames checks from the characters that matter.
+func TestKeysOfNames(t *testing.T) {
 	text := rapid.StringOfN(rapid.SampledFrom([]rune("ab:{}mutexqu")), 0, 12, -1)
 	rapid.Check(t, func(t *rapid.T) {
-		prefix, name, other := text.Draw(t, "prefix"), text.Draw(t, "name"), text.Draw(t, "other")
-		for _, bare := range []bool{true, false} {
-			k, err := KeysOf(prefix, name, "mutex", bare)
-			if err != nil {
-				continue
-			}
-			for _, key := range append(k.All(), k.ChannelPrefix()+"id") {
-				if hashed(key) != hashed(prefix+name) {
-					t.Fatalf("%q hashes %q, the name %q", key, hashed(key), hashed(prefix+name))
-				}
-			}
-			o, err := KeysOf(prefix, other, "fair", !bare)
-			if err != nil || other == name {
-				continue
-			}
-			for _, a := range k.All() {
-				for _, b := range o.All() {
-					if a == b {
-						t.Fatalf("%q and %q share %q", name, other, a)
-					}
-				}
-			}
-		}
+		checkNames(t, text.Draw(t, "prefix"), text.Draw(t, "name"), text.Draw(t, "other"))
 	})
 }
 
@@ -102,32 +79,36 @@ func FuzzNames(f *testing.F) {
 	} {
 		f.Add(s[0], s[1], s[2])
 	}
-	f.Fuzz(func(t *testing.T, prefix, name, other string) {
-		if err := CheckPrefix(prefix); err != nil {
-			if !errors.Is(err, ErrBadName) {
-				t.Error(err)
-			}
-			return
+	f.Fuzz(func(t *testing.T, prefix, name, other string) { checkNames(t, prefix, name, other) })
+}
+
+func checkNames(t interface{ Errorf(string, ...any) }, prefix, name, other string) {
+	if err := CheckPrefix(prefix); err != nil {
+		if !errors.Is(err, ErrBadName) {
+			t.Errorf("%v", err)
 		}
-		for _, bare := range []bool{true, false} {
-			k, err := KeysOf(prefix, name, "mutex", bare)
-			if err != nil {
-				if !errors.Is(err, ErrBadName) || k != (Keys{}) {
-					t.Errorf("%q + %q: %+v, %v", prefix, name, k, err)
-				}
-				continue
+		return
+	}
+	for _, bare := range []bool{true, false} {
+		k, err := KeysOf(prefix, name, "mutex", bare)
+		if err != nil {
+			if !errors.Is(err, ErrBadName) || k != (Keys{}) {
+				t.Errorf("%q + %q: %+v, %v", prefix, name, k, err)
 			}
-			if name == "" || len(name) > MaxLength {
-				t.Errorf("%q was accepted", name)
+			continue
+		}
+		if name == "" || len(name) > MaxLength {
+			t.Errorf("%q was accepted", name)
+		}
+		seen := map[string]bool{}
+		for _, key := range append(k.All(), k.ChannelPrefix()+"id") {
+			if hashed(key) != hashed(prefix+name) || seen[key] {
+				t.Errorf("%q + %q: %q hashes %q", prefix, name, key, hashed(key))
 			}
-			seen := map[string]bool{}
-			for _, key := range k.All() {
-				if hashed(key) != hashed(prefix+name) || seen[key] {
-					t.Errorf("%q + %q: %q hashes %q", prefix, name, key, hashed(key))
-				}
-				seen[key] = true
-			}
-			o, err := KeysOf(prefix, other, "mutex", bare)
+			seen[key] = true
+		}
+		for kind, bare := range map[string]bool{"mutex": bare, "fair": !bare} {
+			o, err := KeysOf(prefix, other, kind, bare)
 			if err != nil || other == name {
 				continue
 			}
@@ -137,7 +118,7 @@ func FuzzNames(f *testing.F) {
 				}
 			}
 		}
-	})
+	}
 }
 
 func TestParseKey(t *testing.T) {
