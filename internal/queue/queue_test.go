@@ -21,11 +21,9 @@ func at(d time.Duration) claim.Instant { return start.Add(d) }
 
 // event is something that happens to a queue at a time after the start, and what comes of it.
 type event struct {
-	at    time.Duration
-	name  string
-	does  func(q *Queue, now claim.Instant, out *Effects)
-	want  Effects
-	timer time.Duration // after the start; -1: it is not set
+	at   time.Duration
+	does func(q *Queue, now claim.Instant, out *Effects)
+	want Effects
 }
 
 func join(retryIn int64, more bool) func(*Queue, claim.Instant, *Effects) {
@@ -51,136 +49,108 @@ func answeredWith(of, unknown int, rejoins bool, retryIn int64, more bool) func(
 }
 
 func TestQueue(t *testing.T) {
-	const never = -1
+	var none Effects
+	empties, givesUp := Effects{Empty: true}, Effects{GiveUp: true}
 	set := func(d time.Duration) Effects { return Effects{Timer: at(d)} }
 	beat := func(b Beat, d time.Duration) Effects { return Effects{Beat: b, Timer: at(d)} }
 	for name, events := range map[string][]event{
 		"heartbeats follow each other": {
-			{0, "join", join(0, false), set(interval), interval},
-			{interval, "timer", fired, beat(All, 2*interval), 2 * interval},
-			{interval + ms, "reply", answered, Effects{}, 2 * interval},
-			{2 * interval, "timer", fired, beat(All, 3*interval), 3 * interval},
-			{2*interval + ms, "leave", leave, Effects{Empty: true}, never},
-			{2*interval + ms, "reply", answered, Effects{}, never},
-			{3 * interval, "timer", fired, Effects{}, never},
+			{0, join(0, false), set(interval)}, {interval, fired, beat(All, 2*interval)},
+			{interval + ms, answered, none}, {2 * interval, fired, beat(All, 3*interval)},
+			{2*interval + ms, leave, empties}, {2*interval + ms, answered, none}, {3 * interval, fired, none},
 		},
 		"the last one that leaves empties the queue": {
-			{0, "join", join(0, false), set(interval), interval},
-			{ms, "join", join(0, false), Effects{}, interval},
-			{2 * ms, "leave", leave, Effects{}, interval},
-			{3 * ms, "leave", leave, Effects{Empty: true}, never},
-			{interval, "join", join(1, false), set(interval + 2*ms), interval + 2*ms},
-			{interval + 2*ms, "timer", fired, beat(First, 2*interval), 2 * interval}, // as of a queue that is new
+			{0, join(0, false), set(interval)}, {ms, join(0, false), none}, {2 * ms, leave, none},
+			{3 * ms, leave, empties}, {interval, join(1, false), set(interval + 2*ms)},
+			{interval + 2*ms, fired, beat(First, 2*interval)}, // as of a queue that is new
 		},
 		"the first waiter asks when the lock may be free": {
-			{0, "join", join(50, false), set(51 * ms), 51 * ms},
-			{51 * ms, "timer", fired, beat(First, interval), interval},
-			{52 * ms, "reply", answeredWith(1, 0, false, 30, false), set(83 * ms), 83 * ms},
-			{83 * ms, "timer", fired, beat(First, interval), interval},
-			{84 * ms, "reply", answeredWith(1, 0, false, 2000, false), Effects{}, interval}, // no sooner than the interval
-			{interval, "timer", fired, beat(All, 2*interval), 2 * interval},
+			{0, join(50, false), set(51 * ms)}, {51 * ms, fired, beat(First, interval)},
+			{52 * ms, answeredWith(1, 0, false, 30, false), set(83 * ms)},
+			{83 * ms, fired, beat(First, interval)}, {84 * ms, answeredWith(1, 0, false, 2000, false), none}, // no sooner than the interval
+			{interval, fired, beat(All, 2*interval)},
 		},
 		"the lock may be free later than the interval": {
-			{0, "join", join(2000, false), set(interval), interval},
+			{0, join(2000, false), set(interval)},
 		},
 		"there is more to be admitted": {
-			{0, "join", join(0, true), set(0), 0},
-			{0, "timer", fired, beat(First, interval), interval},
-			{ms, "reply", answeredWith(1, 0, false, 40, true), set(ms), ms},
+			{0, join(0, true), set(0)}, {0, fired, beat(First, interval)},
+			{ms, answeredWith(1, 0, false, 40, true), set(ms)},
 		},
 		"all ask at once": {
-			{0, "join", join(0, false), set(interval), interval},
-			{7 * ms, "all", allNow, set(7 * ms), 7 * ms},
-			{7 * ms, "timer", fired, beat(All, interval+7*ms), interval + 7*ms},
+			{0, join(0, false), set(interval)}, {7 * ms, allNow, set(7 * ms)},
+			{7 * ms, fired, beat(All, interval+7*ms)},
 		},
 		"one more after the one under way": {
-			{0, "join", join(0, false), set(interval), interval},
-			{interval, "timer", fired, beat(All, 2*interval), 2 * interval},
-			{interval + ms, "message", notified, set(interval + 101*ms), interval + 101*ms},
-			{interval + 101*ms, "timer", fired, set(2*interval + 101*ms), 2*interval + 101*ms},
-			{interval + 200*ms, "reply", answered, set(interval + 200*ms), interval + 200*ms},
-			{interval + 200*ms, "timer", fired, beat(First, 2*interval), 2 * interval},
-			{interval + 300*ms, "reply", answered, Effects{}, 2 * interval}, // no more
+			{0, join(0, false), set(interval)}, {interval, fired, beat(All, 2*interval)},
+			{interval + ms, notified, set(interval + 101*ms)},
+			{interval + 101*ms, fired, set(2*interval + 101*ms)},
+			{interval + 200*ms, answered, set(interval + 200*ms)},
+			{interval + 200*ms, fired, beat(First, 2*interval)}, {interval + 300*ms, answered, none}, // no more
 		},
 		"one that is not answered for two intervals does not hold the next one back": {
-			{0, "join", join(0, false), set(interval), interval},
-			{interval, "timer", fired, beat(All, 2*interval), 2 * interval},
-			{2 * interval, "timer", fired, set(3 * interval), 3 * interval},
-			{3 * interval, "timer", fired, beat(All, 4*interval), 4 * interval},
+			{0, join(0, false), set(interval)}, {interval, fired, beat(All, 2*interval)},
+			{2 * interval, fired, set(3 * interval)}, {3 * interval, fired, beat(All, 4*interval)},
 		},
 		"the unknown join again, and the others ask": {
-			{0, "join", join(0, false), set(interval), interval},
-			{0, "join", join(0, false), Effects{}, interval},
-			{ms, "message", notified, set(101 * ms), 101 * ms},
-			{101 * ms, "timer", fired, beat(First, interval), interval},
-			{102 * ms, "reply", answeredWith(1, 1, true, 0, false), set(102 * ms), 102 * ms},
-			{102 * ms, "timer", fired, set(interval + 102*ms), interval + 102*ms}, // the rejoining one is under way
-			{103 * ms, "reply", answeredWith(1, 0, false, 0, false), set(103 * ms), 103 * ms},
-			{103 * ms, "timer", fired, beat(All, interval+103*ms), interval + 103*ms},
+			{0, join(0, false), set(interval)}, {0, join(0, false), none}, {ms, notified, set(101 * ms)},
+			{101 * ms, fired, beat(First, interval)},
+			{102 * ms, answeredWith(1, 1, true, 0, false), set(102 * ms)},
+			{102 * ms, fired, set(interval + 102*ms)}, // the rejoining one is under way
+			{103 * ms, answeredWith(1, 0, false, 0, false), set(103 * ms)},
+			{103 * ms, fired, beat(All, interval+103*ms)},
 		},
 		"all were unknown": {
-			{0, "join", join(0, false), set(interval), interval},
-			{interval, "timer", fired, beat(All, 2*interval), 2 * interval},
-			{interval + ms, "reply", answeredWith(1, 1, true, 0, false), Effects{}, 2 * interval},
+			{0, join(0, false), set(interval)}, {interval, fired, beat(All, 2*interval)},
+			{interval + ms, answeredWith(1, 1, true, 0, false), none},
 		},
 		"the unknown has left": {
-			{0, "join", join(0, false), set(interval), interval},
-			{0, "join", join(0, false), Effects{}, interval},
-			{interval, "timer", fired, beat(All, 2*interval), 2 * interval},
-			{interval + ms, "leave", leave, Effects{}, 2 * interval},
-			{interval + ms, "reply", answeredWith(2, 1, false, 0, false), Effects{}, 2 * interval},
-			{interval + 2*ms, "all", allNow, set(interval + 2*ms), interval + 2*ms},
-			{interval + 2*ms, "timer", fired, beat(All, 2*interval+2*ms), 2*interval + 2*ms}, // none is under way
+			{0, join(0, false), set(interval)}, {0, join(0, false), none},
+			{interval, fired, beat(All, 2*interval)}, {interval + ms, leave, none},
+			{interval + ms, answeredWith(2, 1, false, 0, false), none},
+			{interval + 2*ms, allNow, set(interval + 2*ms)}, {interval + 2*ms, fired, beat(All, 2*interval+2*ms)}, // none is under way
 		},
 		"failures are repeated after a pause, by all": {
-			{0, "join", join(20, false), set(21 * ms), 21 * ms},
-			{21 * ms, "timer", fired, beat(First, interval), interval},
-			{22 * ms, "failure", transient(8 * ms), set(30 * ms), 30 * ms},
-			{30 * ms, "timer", fired, beat(All, interval+30*ms), interval + 30*ms},
-			{31 * ms, "failure", transient(time.Hour), Effects{}, interval + 30*ms}, // they are due before
-			{interval + 30*ms, "timer", fired, beat(All, 2*interval+30*ms), 2*interval + 30*ms},
-			{10*time.Second + 21*ms, "failure", transient(ms), Effects{}, 2*interval + 30*ms},
-			{10*time.Second + 22*ms, "failure", transient(ms), Effects{GiveUp: true}, 2*interval + 30*ms},
+			{0, join(20, false), set(21 * ms)}, {21 * ms, fired, beat(First, interval)},
+			{22 * ms, transient(8 * ms), set(30 * ms)}, {30 * ms, fired, beat(All, interval+30*ms)},
+			{31 * ms, transient(time.Hour), none}, // they are due before
+			{interval + 30*ms, fired, beat(All, 2*interval+30*ms)}, {10*time.Second + 21*ms, transient(ms), none},
+			{10*time.Second + 22*ms, transient(ms), givesUp},
 		},
 		"a reply ends a series of failures": {
-			{0, "join", join(20, false), set(21 * ms), 21 * ms},
-			{21 * ms, "timer", fired, beat(First, interval), interval},
-			{22 * ms, "failure", transient(8 * ms), set(30 * ms), 30 * ms},
-			{30 * ms, "timer", fired, beat(All, interval+30*ms), interval + 30*ms},
-			{31 * ms, "reply", answered, Effects{}, interval + 30*ms},
-			{11 * time.Second, "timer", fired, beat(All, 13*time.Second), 13 * time.Second},
-			{11 * time.Second, "failure", transient(ms), set(11*time.Second + ms), 11*time.Second + ms},
+			{0, join(20, false), set(21 * ms)}, {21 * ms, fired, beat(First, interval)},
+			{22 * ms, transient(8 * ms), set(30 * ms)}, {30 * ms, fired, beat(All, interval+30*ms)},
+			{31 * ms, answered, none}, {11 * time.Second, fired, beat(All, 13*time.Second)},
+			{11 * time.Second, transient(ms), set(11*time.Second + ms)},
 		},
 		"waiters that must rejoin do not end a series of failures": {
-			{0, "join", join(20, false), set(21 * ms), 21 * ms},
-			{21 * ms, "timer", fired, beat(First, interval), interval},
-			{22 * ms, "failure", transient(8 * ms), set(30 * ms), 30 * ms},
-			{30 * ms, "timer", fired, beat(All, interval+30*ms), interval + 30*ms},
-			{31 * ms, "reply", answeredWith(1, 1, true, 0, false), Effects{}, interval + 30*ms},
-			{11 * time.Second, "failure", transient(ms), Effects{GiveUp: true}, interval + 30*ms},
+			{0, join(20, false), set(21 * ms)}, {21 * ms, fired, beat(First, interval)},
+			{22 * ms, transient(8 * ms), set(30 * ms)}, {30 * ms, fired, beat(All, interval+30*ms)},
+			{31 * ms, answeredWith(1, 1, true, 0, false), none}, {11 * time.Second, transient(ms), givesUp},
 		},
 		"a lasting error is not repeated": {
-			{0, "join", join(20, false), set(21 * ms), 21 * ms},
-			{21 * ms, "timer", fired, beat(First, interval), interval},
-			{22 * ms, "failure", lasting, Effects{GiveUp: true}, interval},
+			{0, join(20, false), set(21 * ms)}, {21 * ms, fired, beat(First, interval)},
+			{22 * ms, lasting, givesUp},
 		},
 		"a failure after the last has left": {
-			{0, "join", join(20, false), set(21 * ms), 21 * ms},
-			{21 * ms, "timer", fired, beat(First, interval), interval},
-			{22 * ms, "leave", leave, Effects{Empty: true}, never},
-			{23 * ms, "failure", transient(8 * ms), Effects{}, never},
+			{0, join(20, false), set(21 * ms)}, {21 * ms, fired, beat(First, interval)},
+			{22 * ms, leave, empties}, {23 * ms, transient(8 * ms), none},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var q Queue
+			timer := claim.Instant(0)
 			for i, e := range events {
 				var out Effects
 				e.does(&q, at(e.at), &out)
 				if out != e.want {
-					t.Errorf("%d, %s: %+v, want %+v", i, e.name, out, e.want)
+					t.Errorf("%d, after %v: %+v, want %+v", i, e.at, out, e.want)
 				}
-				if set := e.timer != never; set != (q.Timer() > 0) || set && q.Timer() != at(e.timer) {
-					t.Errorf("%d, %s: the timer fires at %v, want %v", i, e.name, q.Timer().Sub(start), e.timer)
+				if e.want.Timer > 0 || e.want.Empty { // otherwise it stays as it is
+					timer = e.want.Timer
+				}
+				if q.Timer() != timer {
+					t.Errorf("%d, after %v: the timer fires at %v, want %v", i, e.at, q.Timer().Sub(start), timer.Sub(start))
 				}
 			}
 		})

@@ -283,63 +283,6 @@ func TestLastLeavesAsTheUpgradeLooks(t *testing.T) {
 	}
 }
 
-// TestStatesAndEvents checks for every event, in every state, which state comes next.
-func TestStatesAndEvents(t *testing.T) {
-	const (
-		a = Asking
-		s = Shared
-		d = Detached
-		o = Over
-		x = states // cannot happen
-	)
-	for _, c := range []struct {
-		event step
-		// From Asking, Shared with two inside, Shared with one, Shared with none, Detached and Over.
-		next [6]State
-	}{
-		{granted, [...]State{s, x, x, x, x, x}},
-		{notGranted, [...]State{o, x, x, x, x, x}},
-		{recall, [...]State{a, s, s, o, d, o}},
-		{giveBack, [...]State{a, s, s, o, d, o}},
-		{lost, [...]State{a, s, s, o, d, o}},
-		{enter, [...]State{a, s, s, s, d, o}},
-		{leave, [...]State{x, s, s, x, d, x}},
-		{upgrading, [...]State{x, s, s, x, d, x}},
-		{due, [...]State{a, s, s, s, d, o}},
-		{renewed, [...]State{a, s, s, s, d, o}},
-		{recallFound, [...]State{a, s, s, o, d, o}},
-		{subscribed, [...]State{a, s, s, s, d, o}},
-	} {
-		for i, from := range []struct {
-			name  string
-			steps []step
-		}{
-			{"asking", nil},
-			{"shared by two", []step{granted, enter}},
-			{"with one inside", []step{granted}},
-			{"with none inside", []step{granted, leave}},
-			{"detached", []step{granted, upgrading, detach}},
-			{"over", []step{granted, giveBack, leave}},
-		} {
-			if c.next[i] == x {
-				continue
-			}
-			w := newWorld(Reads)
-			for _, s := range append(from.steps, renew) {
-				s.does(w, &Effects{})
-			}
-			was := w.State()
-			var out Effects
-			if c.event.does(w, &out); w.State() != c.next[i] {
-				t.Errorf("%s, %s: state %d, want %d", from.name, c.event.name, w.State(), c.next[i])
-			}
-			if ends := was == Shared && w.State() == Over; out.Release != ends {
-				t.Errorf("%s, %s: release %v", from.name, c.event.name, out.Release)
-			}
-		}
-	}
-}
-
 // TestValue checks that a hold that is made of a value is what that was, and that the number of uses does not make two values differ, which
 // would give the search more to do.
 func TestValue(t *testing.T) {
