@@ -86,6 +86,11 @@ func (r *fixture) mustSubscribe(channel string) {
 	}
 }
 
+// answer answers the server's SUBSCRIBE commands while f returns true.
+func (r *fixture) answer(f func(c *server.Peer, channel string) bool) {
+	r.mini.Server().SetPreHook(func(c *server.Peer, cmd string, args ...string) bool { return cmd == "SUBSCRIBE" && f(c, args[0]) })
+}
+
 func (r *fixture) expect(what string, ch <-chan string, want string) {
 	r.Helper()
 	select {
@@ -105,26 +110,10 @@ func (r *fixture) expectUnsubscribed(channel string) {
 	}
 }
 
+// TestMessagesAreReceived: of all channels, on one connection.
 func TestMessagesAreReceived(t *testing.T) {
 	inBubble(t, func(r *fixture) {
-		r.expectUnsubscribed("c")
-		r.mustSubscribe("c")
-		r.expect("resumed", r.resumed, "c")
-		if n := r.mini.Publish("c", "hello"); n != 1 {
-			r.Errorf("%d subscribers", n)
-		}
-		r.expect("received", r.received, "hello")
-		r.mini.Publish("other", "not for us")
-		r.mini.Publish("c", "again")
-		r.expect("received", r.received, "again")
-		if r.Sharded() {
-			r.Error("a single server has no sharded channels")
-		}
-	})
-}
-
-func TestOneConnectionForAllChannels(t *testing.T) {
-	inBubble(t, func(r *fixture) {
+		r.expectUnsubscribed("a")
 		done := make(chan error)
 		for i := range 20 {
 			go func() { done <- r.Subscribe(context.Background(), []string{"a", "b", "c"}[i%3]) }()
@@ -132,25 +121,33 @@ func TestOneConnectionForAllChannels(t *testing.T) {
 		for range 20 {
 			must.Report(r, <-done)
 		}
-		for _, c := range []string{"a", "b", "c"} {
-			r.mini.Publish(c, c)
-			r.expect("received", r.received, c)
+		for _, c := range []string{"a", "b", "c", "a"} {
+			r.mustSubscribe(c)
+			if n := r.mini.Publish(c, "hello "+c); n != 1 {
+				r.Errorf("%d subscribers", n)
+			}
+			r.mini.Publish("other", "not for us")
+			r.expect("received", r.received, "hello "+c)
 		}
-		if n := r.dials.Load(); n != 1 {
-			r.Errorf("%d connections", n)
+		if n := r.dials.Load(); n != 1 || len(r.resumed) != 3 || r.Sharded() {
+			r.Errorf("%d connections, %d channels were resumed, sharded %v", n, len(r.resumed), r.Sharded())
 		}
 	})
 }
 
-// TestListenWaitsForSubscribeReply checks that Subscribe waits for the server's reply, and that a connection without
-// one is replaced after a while.
-func TestListenWaitsForSubscribeReply(t *testing.T) {
+// TestSubscribeWaitsForReply checks that Subscribe waits for the server's reply or the end of its context, and that a connection without a
+// reply is replaced after a while.
+func TestSubscribeWaitsForReply(t *testing.T) {
 	inBubble(t, func(r *fixture) {
 		r.net.Break("\r\nsubscribe\r\n", 1, faultnet.SwallowReply)
 		start := time.Now()
 		done := make(chan error, 1)
 		go func() { done <- r.Subscribe(context.Background(), "c") }()
-		time.Sleep(ackTimeout - time.Millisecond)
+		ctx, cancel := context.WithTimeout(context.Background(), ackTimeout-time.Millisecond)
+		defer cancel()
+		if err := r.Subscribe(ctx, "c"); err != context.DeadlineExceeded {
+			r.Error(err)
+		}
 		if n := r.mini.PubSubNumSub("c")["c"]; n != 1 {
 			r.Errorf("%d subscribers at the server", n)
 		}
@@ -166,18 +163,6 @@ func TestListenWaitsForSubscribeReply(t *testing.T) {
 		if since := r.SubscribedSince("c"); since.Before(start.Add(ackTimeout)) {
 			r.Errorf("subscribed since %v", since.Sub(start))
 		}
-	})
-}
-
-func TestListenHonorsContext(t *testing.T) {
-	inBubble(t, func(r *fixture) {
-		r.net.Break("\r\nsubscribe\r\n", 1, faultnet.SwallowReply)
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		if err := r.Subscribe(ctx, "c"); err != context.DeadlineExceeded {
-			r.Error(err)
-		}
-		r.mustSubscribe("c") // the subscription was made nevertheless
 	})
 }
 
@@ -221,8 +206,8 @@ func TestLostConnectionIsReplaced(t *testing.T) {
 	}
 }
 
-// TestFirstReconnectIsImmediate checks that only consecutive losses delay a reconnect.
-func TestFirstReconnectIsImmediate(t *testing.T) {
+// TestReconnectBackoff checks that only consecutive losses delay a reconnect.
+func TestReconnectBackoff(t *testing.T) {
 	inBubble(t, func(r *fixture) {
 		r.mustSubscribe("c")
 		for range 10 {
@@ -234,12 +219,6 @@ func TestFirstReconnectIsImmediate(t *testing.T) {
 				r.Fatalf("subscribed since %v, disconnected at %v", r.SubscribedSince("c"), now)
 			}
 		}
-	})
-}
-
-func TestReconnectBackoff(t *testing.T) {
-	inBubble(t, func(r *fixture) {
-		r.mustSubscribe("c")
 		r.net.Down()
 		r.dials.Store(0)
 		time.Sleep(time.Minute)
@@ -281,13 +260,12 @@ func TestDenialIsCached(t *testing.T) {
 	inBubble(t, func(r *fixture) {
 		r.mustSubscribe("allowed")
 		asked := 0
-		r.mini.Server().SetPreHook(func(c *server.Peer, cmd string, args ...string) bool {
-			if cmd != "SUBSCRIBE" || args[0] != "c" {
-				return false
+		r.answer(func(c *server.Peer, channel string) bool {
+			if channel == "c" {
+				asked++
+				c.WriteError(refusal)
 			}
-			asked++
-			c.WriteError(refusal)
-			return true
+			return channel == "c"
 		})
 		for range 3 {
 			err := r.Subscribe(context.Background(), "c")
@@ -322,8 +300,8 @@ func TestLoadingServerIsRetried(t *testing.T) {
 	inBubble(t, func(r *fixture) {
 		left := 3
 		r.mustSubscribe("other")
-		r.mini.Server().SetPreHook(func(c *server.Peer, cmd string, _ ...string) bool {
-			if cmd != "SUBSCRIBE" || left == 0 {
+		r.answer(func(c *server.Peer, _ string) bool {
+			if left == 0 {
 				return false
 			}
 			left--
@@ -493,14 +471,11 @@ func TestReconnectBackoffAfterAcknowledgements(t *testing.T) {
 	inBubble(t, func(r *fixture) {
 		r.mustSubscribe("c")
 		go func() { time.Sleep(5 * time.Second); r.mini.Server().SetPreHook(nil) }()
-		r.mini.Server().SetPreHook(func(c *server.Peer, cmd string, args ...string) bool {
-			if cmd != "SUBSCRIBE" {
-				return false
-			}
+		r.answer(func(c *server.Peer, channel string) bool {
 			time.Sleep(time.Millisecond)
 			c.WritePushLen(3)
 			c.WriteBulk("subscribe")
-			c.WriteBulk(args[0])
+			c.WriteBulk(channel)
 			c.WriteInt(1)
 			c.Flush()
 			time.Sleep(time.Millisecond)
