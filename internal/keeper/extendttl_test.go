@@ -1,8 +1,14 @@
 package keeper
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,41 +34,39 @@ func TestExtendDuringConversion(t *testing.T) {
 		"canceled":  {nil, server.ErrUnavailable},
 		"closed":    {nil, server.ErrReleased},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(s *fixture) {
-				l := must.Get(s.Keeper.Lock(Spec{Scripts: lua.RWLock, Name: "x", TTL: ttl}))(s)
-				from := must.Get(l.Try(context.Background(), Terms{Flags: "r"}))(s)
-				s.must(from.BeginConversion(context.Background()))
-				s.mini.Del(l.KeyOf(server.LockKey))
-				to := must.Get(l.Try(context.Background(), Terms{Flags: "w"}))(s)
-				ctx, cancel := context.WithCancel(context.Background())
-				extended := make(chan error, 1)
-				go func() { extended <- from.Extend(ctx, 2*ttl) }()
-				synctest.Wait()
-				select {
-				case err := <-extended:
-					s.Fatalf("Extend has returned before the outcome was known: %v", err)
-				default:
-				}
-				switch {
-				case x.resolve != nil:
-					x.resolve(from, to)
-				case name == "closed":
-					_ = s.Close()
-				default:
-					cancel()
-				}
-				if err := <-extended; !errors.Is(err, x.want) {
-					s.Errorf("Extend: %v, want %v", err, x.want)
-				}
-				if name == "continued" && time.Until(to.Deadline()) < ttl {
-					s.Errorf("the lease that continues it ends in %v", time.Until(to.Deadline()))
-				}
+		subtest(t, name, func(s *fixture) {
+			l := must.Get(s.Keeper.Lock(Spec{Scripts: lua.RWLock, Name: "x", TTL: ttl}))(s)
+			from := must.Get(l.Try(context.Background(), Terms{Flags: "r"}))(s)
+			s.must(from.BeginConversion(context.Background()))
+			s.mini.Del(l.KeyOf(server.LockKey))
+			to := must.Get(l.Try(context.Background(), Terms{Flags: "w"}))(s)
+			ctx, cancel := context.WithCancel(context.Background())
+			extended := make(chan error, 1)
+			go func() { extended <- from.Extend(ctx, 2*ttl) }()
+			synctest.Wait()
+			select {
+			case err := <-extended:
+				s.Fatalf("Extend has returned before the outcome was known: %v", err)
+			default:
+			}
+			switch {
+			case x.resolve != nil:
+				x.resolve(from, to)
+			case name == "closed":
+				_ = s.Close()
+			default:
 				cancel()
-				from.EndConversion()
-				_ = from.Release(context.Background())
-				_ = to.Release(context.Background())
-			})
+			}
+			if err := <-extended; !errors.Is(err, x.want) {
+				s.Errorf("Extend: %v, want %v", err, x.want)
+			}
+			if name == "continued" && time.Until(to.Deadline()) < ttl {
+				s.Errorf("the lease that continues it ends in %v", time.Until(to.Deadline()))
+			}
+			cancel()
+			from.EndConversion()
+			_ = from.Release(context.Background())
+			_ = to.Release(context.Background())
 		})
 	}
 }
@@ -91,29 +95,27 @@ func TestExtendAtTheDeadline(t *testing.T) {
 // would shorten the lease to the ttl in the token, as it does after the server's clock was set back.
 func TestExtendBeyondMetadataTTLKeepsLease(t *testing.T) {
 	for _, set := range []*lua.Set{lua.Mutex, lua.Fair, lua.RWLock} {
-		t.Run(set.Kind, func(t *testing.T) {
-			inBubble(t, func(s *fixture) {
-				terms := Terms{}
-				if set == lua.RWLock {
-					terms.Flags = "w"
+		subtest(t, set.Kind, func(s *fixture) {
+			terms := Terms{}
+			if set == lua.RWLock {
+				terms.Flags = "w"
+			}
+			l := must.Get(s.Keeper.Lock(Spec{Scripts: set, Name: "x", TTL: ttl}))(s)
+			h := must.Get(l.Try(context.Background(), terms))(s)
+			const long = 5 * time.Hour // longer than the metadata of an unused name is kept
+			must.OK(s, h.Extend(context.Background(), long))
+			for range 20 {
+				time.Sleep(long / 20)
+				if _, err := l.Try(context.Background(), terms); !errors.Is(err, server.ErrNotAcquired) {
+					s.Errorf("another request acquired the lock: %v", err)
+					return
 				}
-				l := must.Get(s.Keeper.Lock(Spec{Scripts: set, Name: "x", TTL: ttl}))(s)
-				h := must.Get(l.Try(context.Background(), terms))(s)
-				const long = 5 * time.Hour // longer than the metadata of an unused name is kept
-				must.OK(s, h.Extend(context.Background(), long))
-				for range 20 {
-					time.Sleep(long / 20)
-					if _, err := l.Try(context.Background(), terms); !errors.Is(err, server.ErrNotAcquired) {
-						s.Errorf("another request acquired the lock: %v", err)
-						return
-					}
-					if at := s.mini.TTL(l.KeyOf(server.LockKey)); at < time.Until(h.Deadline()) {
-						s.Errorf("the holder's deadline is in %v, the lease lasts %v", time.Until(h.Deadline()), at)
-						return
-					}
+				if at := s.mini.TTL(l.KeyOf(server.LockKey)); at < time.Until(h.Deadline()) {
+					s.Errorf("the holder's deadline is in %v, the lease lasts %v", time.Until(h.Deadline()), at)
+					return
 				}
-				must.Report(s, h.Release(context.Background()))
-			})
+			}
+			must.Report(s, h.Release(context.Background()))
 		})
 	}
 }
@@ -132,4 +134,134 @@ func TestExtendRefusedAsContextEnds(t *testing.T) {
 			t.Errorf("it returned %v after the end of its context: %v", d, err)
 		}
 	})
+}
+
+// sendTimes records when a script is sent from now on.
+func (s *fixture) sendTimes(script *lua.Script) func() []time.Time {
+	var mu sync.Mutex
+	var list []time.Time
+	sha := []byte(script.SHA)
+	s.net.Watch(func(b []byte) {
+		if bytes.Contains(b, sha) {
+			mu.Lock()
+			defer mu.Unlock()
+			list = append(list, time.Now())
+		}
+	})
+	return func() []time.Time {
+		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
+		return list
+	}
+}
+
+// TestBackoffFollowsRetryPolicy checks that the pauses begin at about MinBackoff, grow to about MaxBackoff, and are
+// jittered, and that there are no more attempts after MaxElapsed.
+func TestBackoffFollowsRetryPolicy(t *testing.T) {
+	inBubble(t, func(s *fixture) {
+		s.must(s.hold("x").Release(context.Background()))
+		s.Config.Retry = server.Retry{MinBackoff: 20 * time.Millisecond, MaxBackoff: 200 * time.Millisecond, MaxElapsed: 5 * time.Second}
+		s.net.Break(lua.Mutex.Fast.Acquire.SHA, 1<<30, faultnet.LoseRequest)
+		asked := s.sendTimes(lua.Mutex.Fast.Acquire)
+		start := time.Now()
+		if _, err := s.lock("x").Acquire(context.Background(), Terms{}); err == nil || errors.Is(err, server.ErrNotAcquired) {
+			s.Errorf("all its requests were lost: %v", err)
+		}
+		r := s.Config.Retry
+		if d := time.Since(start); d < r.MaxElapsed || d > r.MaxElapsed+2*r.MaxBackoff {
+			s.Errorf("it returned after %v", d)
+		}
+		list := asked()
+		var pauses []time.Duration
+		for i := range list[1:] {
+			pauses = append(pauses, list[i+1].Sub(list[i]))
+		}
+		if first := pauses[0]; first < r.MinBackoff/2 || first > 2*r.MinBackoff {
+			s.Errorf("the first pause is %v", first)
+		}
+		slices.Sort(pauses)
+		if shortest, longest := pauses[0], pauses[len(pauses)-1]; shortest < r.MinBackoff/2 || longest < r.MaxBackoff || longest > 2*r.MaxBackoff {
+			s.Errorf("pauses of %v to %v", shortest, longest)
+		}
+		if different := slices.Compact(pauses); len(different) < len(list)/2 {
+			s.Errorf("%d of %d pauses are distinct", len(different), len(list)-1)
+		}
+	})
+}
+
+// TestReleaseRetriesEndWithLease checks that a release is not retried after the lease has expired.
+func TestReleaseRetriesEndWithLease(t *testing.T) {
+	inBubble(t, func(s *fixture) {
+		s.must(s.hold("y").Release(context.Background()))
+		h := s.hold("x", withoutRenewal)
+		s.net.Break(lua.Mutex.Fast.Release.SHA, 1<<30, faultnet.LoseRequest)
+		sent := s.sendTimes(lua.Mutex.Fast.Release)
+		ctx, cancel := context.WithTimeout(context.Background(), 2*ttl)
+		defer cancel()
+		if err := h.Release(ctx); err == nil || errors.Is(err, server.ErrLost) || ctx.Err() != nil {
+			s.Errorf("no release arrived: %v", err)
+		}
+		n := len(sent())
+		if n < 2 {
+			s.Errorf("it was sent %d times", n)
+		}
+		time.Sleep(time.Minute)
+		if more := len(sent()) - n; more != 0 {
+			s.Errorf("it was sent %d times after the lease had expired", more)
+		}
+	})
+}
+
+// TestLossErrorIncludesRenewalError checks that the cause of a loss includes why the renewal failed.
+func TestLossErrorIncludesRenewalError(t *testing.T) {
+	inBubble(t, func(s *fixture) {
+		h := s.hold("x")
+		s.net.Down()
+		<-h.Done()
+		if err := h.Err(); !errors.Is(err, server.ErrLost) || !errors.Is(err, io.ErrClosedPipe) {
+			s.Error(err)
+		}
+	})
+}
+
+// TestCloseReportsUnnoticedLoss checks that Close reports a loss that was not noticed before, as in a process that
+// was frozen.
+func TestCloseReportsUnnoticedLoss(t *testing.T) {
+	inBubble(t, func(s *fixture) {
+		h := s.hold("x")
+		s.freeze(h)
+		if err := s.Close(); !errors.Is(err, server.ErrLost) {
+			s.Errorf("Close: %v", err)
+		}
+	})
+}
+
+// TestDoSaysTheLossOnce checks the errors of Do after a loss, by what its function returns.
+func TestDoSaysTheLossOnce(t *testing.T) {
+	own := errors.New("own")
+	for name, c := range map[string]struct {
+		returns func(ctx context.Context) error
+		is      error
+	}{
+		"the cause":           {context.Cause, server.ErrLost},
+		"the cause, wrapped":  {func(ctx context.Context) error { return fmt.Errorf("work: %w", context.Cause(ctx)) }, server.ErrLost},
+		"the context's error": {func(ctx context.Context) error { return ctx.Err() }, context.Canceled},
+		"another error":       {func(context.Context) error { return own }, own},
+		"nothing":             {func(context.Context) error { return nil }, server.ErrLost},
+	} {
+		subtest(t, name, func(s *fixture) {
+			h := s.hold("x", withoutRenewal)
+			err := h.Do(context.Background(), func(ctx context.Context, _ uint64) error {
+				time.Sleep(2 * ttl)
+				return c.returns(ctx)
+			})
+			if !errors.Is(err, c.is) || !errors.Is(err, server.ErrLost) || strings.Count(err.Error(), server.ErrLost.Error()) != 1 {
+				s.Errorf("%v", err)
+			}
+			if reason := server.LossReasonOf(h.Err()); reason != server.LossNotRenewed {
+				s.Errorf("the reason of the loss is %s", reason)
+			}
+		})
+	}
 }

@@ -28,7 +28,6 @@ import (
 // waiter's serial cannot make it take a fence that the server does not draw; the keeper asks the server instead.
 func TestForgedGrants(t *testing.T) {
 	inBubble(t, func(s *fixture) {
-		queued := func(spec *Spec) { spec.Scripts, spec.LocalQueue = lua.Fair, false }
 		h := s.hold("x", queued)
 		l := s.lock("x", queued)
 		granted := s.acquire(l)

@@ -30,31 +30,28 @@ import (
 // its heartbeat.
 func TestWakeupLostOnlyOnCurrentSubscription(t *testing.T) {
 	for what, cut := range map[string]bool{"closed": true, "silent": false} {
-		t.Run(what, func(t *testing.T) {
-			inBubble(t, func(s *fixture) {
-				queued := func(spec *Spec) { spec.Scripts, spec.LocalQueue = lua.Fair, false }
-				h := s.hold("x", queued)
-				granted := s.acquire(s.lock("x", queued))
-				time.Sleep(1100 * time.Millisecond) // avoid the time of a heartbeat
-				released := time.Now()
-				s.net.BlackholeSubscriptions()
-				s.must(h.Release(context.Background()))
-				want := 1
-				if cut {
-					want = 0
-					s.net.CutSubscriptions()
-				}
-				next := <-granted
-				if d := time.Since(released); cut != (d == 0) || d > s.Config.HeartbeatInterval {
-					t.Errorf("the grant was known after %v", d)
-				}
-				time.Sleep(time.Minute)
-				synctest.Wait()
-				if n := s.countEvents(lease.WakeupLost); n != want {
-					t.Errorf("%d messages were missed, want %d", n, want)
-				}
-				s.must(next.Release(context.Background()))
-			})
+		subtest(t, what, func(s *fixture) {
+			h := s.hold("x", queued)
+			granted := s.acquire(s.lock("x", queued))
+			time.Sleep(1100 * time.Millisecond) // avoid the time of a heartbeat
+			released := time.Now()
+			s.net.BlackholeSubscriptions()
+			s.must(h.Release(context.Background()))
+			want := 1
+			if cut {
+				want = 0
+				s.net.CutSubscriptions()
+			}
+			next := <-granted
+			if d := time.Since(released); cut != (d == 0) || d > s.Config.HeartbeatInterval {
+				s.Errorf("the grant was known after %v", d)
+			}
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if n := s.countEvents(lease.WakeupLost); n != want {
+				s.Errorf("%d messages were missed, want %d", n, want)
+			}
+			s.must(next.Release(context.Background()))
 		})
 	}
 }
@@ -130,20 +127,18 @@ func TestRequestThatHasEndedIsNotSent(t *testing.T) {
 			return (<-answers).Err
 		},
 	} {
-		t.Run(what, func(t *testing.T) {
-			inBubble(t, func(s *fixture) {
-				l := s.lock("x")
-				r := l.newRequest(context.Background(), Terms{}, claim.Wait, nil)
-				r.Step(claim.Event{Kind: claim.Closed}, nil)
-				s.net.ResetCount()
-				if err := send(l, r); !errors.Is(err, server.ErrClosed) {
-					t.Errorf("the error is %v", err)
-				}
-				synctest.Wait()
-				if n := s.net.Scripts(); n > 0 {
-					t.Errorf("%d scripts were sent after the request had ended; the lock is held: %t", n, s.mini.Exists("lock:x"))
-				}
-			})
+		subtest(t, what, func(s *fixture) {
+			l := s.lock("x")
+			r := l.newRequest(context.Background(), Terms{}, claim.Wait, nil)
+			r.Step(claim.Event{Kind: claim.Closed}, nil)
+			s.net.ResetCount()
+			if err := send(l, r); !errors.Is(err, server.ErrClosed) {
+				s.Errorf("the error is %v", err)
+			}
+			synctest.Wait()
+			if n := s.net.Scripts(); n > 0 {
+				s.Errorf("%d scripts were sent after the request had ended; the lock is held: %t", n, s.mini.Exists("lock:x"))
+			}
 		})
 	}
 }
@@ -193,17 +188,16 @@ func TestFailedCallIsUnavailable(t *testing.T) {
 // other locks of the name.
 func TestFastBackoffIsOfName(t *testing.T) {
 	inBubble(t, func(s *fixture) {
-		fair := func(spec *Spec) { spec.Scripts, spec.LocalQueue = lua.Fair, false }
 		wait := func() {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 			defer cancel()
-			if _, err := s.lock("x", fair).Acquire(ctx, Terms{}); !errors.Is(err, server.ErrNotAcquired) {
+			if _, err := s.lock("x", queued).Acquire(ctx, Terms{}); !errors.Is(err, server.ErrNotAcquired) {
 				t.Error(err)
 			}
 			synctest.Wait()
 		}
-		h := s.hold("x", fair)
-		s.must(s.lock("x", fair).subscribe(context.Background(), &server.Health{}))
+		h := s.hold("x", queued)
+		s.must(s.lock("x", queued).subscribe(context.Background(), &server.Health{}))
 		wait()
 		s.net.ResetCount()
 		for range 10 {

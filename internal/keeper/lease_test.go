@@ -72,6 +72,11 @@ func inBubble(t *testing.T, test func(s *fixture)) {
 	})
 }
 
+// subtest runs a test with this name in a bubble of its own.
+func subtest(t *testing.T, name string, test func(s *fixture)) {
+	t.Run(name, func(t *testing.T) { inBubble(t, test) })
+}
+
 func (s *fixture) lock(name string, change ...func(*Spec)) *Lock {
 	s.Helper()
 	spec := Spec{Scripts: lua.Mutex, Name: name, TTL: ttl, LocalQueue: true}
@@ -119,6 +124,9 @@ func (s *fixture) countEvents(what lease.EventType) int {
 
 func withoutRenewal(spec *Spec) { spec.NoRenewal = true }
 
+// queued makes it a lock with a queue at the server.
+func queued(spec *Spec) { spec.Scripts, spec.LocalQueue = lua.Fair, false }
+
 // freeze lets the deadline of a lease pass without firing any timer, as in a process that was stopped and has just
 // been continued.
 func (s *fixture) freeze(h *lease.Lease) {
@@ -158,25 +166,23 @@ func TestLossVisibleImmediately(t *testing.T) {
 			return lost(h.Do(background, func(context.Context, uint64) error { return nil }))
 		},
 	} {
-		t.Run(what, func(t *testing.T) {
-			inBubble(t, func(s *fixture) {
-				h := s.hold("x")
-				ctx := h.Context(background)
-				s.freeze(h)
-				s.net.ResetCount()
-				if !noticed(h, ctx) {
-					s.Error("the loss is not noticed")
-				}
-				if !isClosed(h.Done()) || !isClosed(ctx.Done()) || !lost(context.Cause(ctx)) {
-					s.Errorf("Done is not closed, or its context has not ended: %v", context.Cause(ctx))
-				}
-				if what == "Extend" && s.net.Scripts() != 0 {
-					s.Error("it sent an Extend of a lost lease")
-				}
-				if n := s.countEvents(lease.Lost); n != 1 {
-					s.Errorf("the loss was reported %d times", n)
-				}
-			})
+		subtest(t, what, func(s *fixture) {
+			h := s.hold("x")
+			ctx := h.Context(background)
+			s.freeze(h)
+			s.net.ResetCount()
+			if !noticed(h, ctx) {
+				s.Error("the loss is not noticed")
+			}
+			if !isClosed(h.Done()) || !isClosed(ctx.Done()) || !lost(context.Cause(ctx)) {
+				s.Errorf("Done is not closed, or its context has not ended: %v", context.Cause(ctx))
+			}
+			if what == "Extend" && s.net.Scripts() != 0 {
+				s.Error("it sent an Extend of a lost lease")
+			}
+			if n := s.countEvents(lease.Lost); n != 1 {
+				s.Errorf("the loss was reported %d times", n)
+			}
 		})
 	}
 }
@@ -228,29 +234,27 @@ func TestReleaseReturnsWithItsContext(t *testing.T) {
 		"it ends meanwhile":   {100 * time.Millisecond, 100 * time.Millisecond},
 		"it has ended before": {-1, time.Second},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(s *fixture) {
-				h := s.hold("x", func(spec *Spec) { spec.TTL = time.Hour })
-				s.net.Down()
-				ctx, cancel := context.WithTimeout(context.Background(), c.left)
-				defer cancel()
-				start := time.Now()
-				err := h.Release(ctx)
-				if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, server.ErrLost) {
-					s.Error(err)
-				}
-				if d := time.Since(start); d != c.returns {
-					s.Errorf("Release took %v, want %v", d, c.returns)
-				}
-				if err := h.Err(); !errors.Is(err, server.ErrReleased) {
-					s.Error(err)
-				}
-				s.net.Restore()
-				time.Sleep(2 * time.Second)
-				if s.mini.Exists("lock:x") {
-					s.Error("the lock was not released")
-				}
-			})
+		subtest(t, name, func(s *fixture) {
+			h := s.hold("x", func(spec *Spec) { spec.TTL = time.Hour })
+			s.net.Down()
+			ctx, cancel := context.WithTimeout(context.Background(), c.left)
+			defer cancel()
+			start := time.Now()
+			err := h.Release(ctx)
+			if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, server.ErrLost) {
+				s.Error(err)
+			}
+			if d := time.Since(start); d != c.returns {
+				s.Errorf("Release took %v, want %v", d, c.returns)
+			}
+			if err := h.Err(); !errors.Is(err, server.ErrReleased) {
+				s.Error(err)
+			}
+			s.net.Restore()
+			time.Sleep(2 * time.Second)
+			if s.mini.Exists("lock:x") {
+				s.Error("the lock was not released")
+			}
 		})
 	}
 }

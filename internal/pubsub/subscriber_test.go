@@ -73,6 +73,11 @@ func inBubble(t *testing.T, test func(r *fixture)) {
 	})
 }
 
+// subtest runs a test with this name in a bubble of its own.
+func subtest(t *testing.T, name string, test func(r *fixture)) {
+	t.Run(name, func(t *testing.T) { inBubble(t, test) })
+}
+
 // mustSubscribe waits until the channel is subscribed, for as long as replacing a connection may take.
 func (r *fixture) mustSubscribe(channel string) {
 	r.Helper()
@@ -175,33 +180,31 @@ func TestLostConnectionIsReplaced(t *testing.T) {
 		{"cut", func(r *fixture) { r.net.CutSubscriptions() }},
 		{"replaced, because messages did not come", func(r *fixture) { r.net.BlackholeSubscriptions(); r.Replace("c") }},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			inBubble(t, func(r *fixture) {
-				for _, name := range []string{"c", "d"} {
-					r.mustSubscribe(name)
-					r.expect("resumed", r.resumed, name)
+		subtest(t, c.name, func(r *fixture) {
+			for _, name := range []string{"c", "d"} {
+				r.mustSubscribe(name)
+				r.expect("resumed", r.resumed, name)
+			}
+			for range 3 {
+				before := r.SubscribedSince("c")
+				r.net.Down()
+				c.lose(r)
+				synctest.Wait()
+				r.expectUnsubscribed("c")
+				r.expectUnsubscribed("d")
+				r.net.Restore()
+				time.Sleep(time.Millisecond)
+				r.mustSubscribe("c")
+				r.mustSubscribe("d")
+				if !r.SubscribedSince("c").After(before) {
+					r.Error("the gap is not visible in SubscribedSince")
 				}
-				for range 3 {
-					before := r.SubscribedSince("c")
-					r.net.Down()
-					c.lose(r)
-					synctest.Wait()
-					r.expectUnsubscribed("c")
-					r.expectUnsubscribed("d")
-					r.net.Restore()
-					time.Sleep(time.Millisecond)
-					r.mustSubscribe("c")
-					r.mustSubscribe("d")
-					if !r.SubscribedSince("c").After(before) {
-						r.Error("the gap is not visible in SubscribedSince")
-					}
-					if a, b := <-r.resumed, <-r.resumed; a+b != "cd" && a+b != "dc" {
-						r.Errorf("resumed: %s, %s", a, b)
-					}
-					r.mini.Publish("c", "hello")
-					r.expect("received", r.received, "hello")
+				if a, b := <-r.resumed, <-r.resumed; a+b != "cd" && a+b != "dc" {
+					r.Errorf("resumed: %s, %s", a, b)
 				}
-			})
+				r.mini.Publish("c", "hello")
+				r.expect("received", r.received, "hello")
+			}
 		})
 	}
 }
@@ -323,47 +326,45 @@ func TestClose(t *testing.T) {
 		"connecting": func(r *fixture) { r.net.Down(); go func() { _ = r.Subscribe(context.Background(), "c") }() },
 		"unanswered": func(r *fixture) { r.net.Break("\r\nsubscribe\r\n", 9, faultnet.SwallowReply) },
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(r *fixture) {
-				state(r)
-				waits := make(chan error, 1)
-				go func() {
-					for {
-						if err := r.Subscribe(context.Background(), "c"); err != nil {
-							waits <- err
-							return
-						}
-						time.Sleep(time.Millisecond)
+		subtest(t, name, func(r *fixture) {
+			state(r)
+			waits := make(chan error, 1)
+			go func() {
+				for {
+					if err := r.Subscribe(context.Background(), "c"); err != nil {
+						waits <- err
+						return
 					}
-				}()
-				time.Sleep(3 * time.Second)
-				start := time.Now()
-				r.Close()
-				if stacks := stacks(); strings.Contains(stacks, "pubsub.(*conn).receive(") || strings.Contains(stacks, "pubsub.(*Subscriber).reconnect(") {
-					r.Errorf("Close did not wait for its goroutines:\n%s", stacks)
+					time.Sleep(time.Millisecond)
 				}
-				if d := time.Since(start); d != 0 {
-					r.Errorf("Close took %v", d)
-				}
-				r.Close() // again
-				if err := <-waits; err != ErrClosed {
-					r.Error(err)
-				}
-				if err := r.Subscribe(context.Background(), "c"); err != ErrClosed {
-					r.Error(err)
-				}
-				r.expectUnsubscribed("c")
-				r.Replace("c")
-				synctest.Wait()
-				if n := r.mini.PubSubNumSub("c")["c"]; n != 0 {
-					r.Errorf("%d subscriptions left", n)
-				}
-				n := r.dials.Load()
-				time.Sleep(time.Minute)
-				if got := r.dials.Load(); got != n {
-					r.Errorf("%d connections after Close", got-n)
-				}
-			})
+			}()
+			time.Sleep(3 * time.Second)
+			start := time.Now()
+			r.Close()
+			if stacks := stacks(); strings.Contains(stacks, "pubsub.(*conn).receive(") || strings.Contains(stacks, "pubsub.(*Subscriber).reconnect(") {
+				r.Errorf("Close did not wait for its goroutines:\n%s", stacks)
+			}
+			if d := time.Since(start); d != 0 {
+				r.Errorf("Close took %v", d)
+			}
+			r.Close() // again
+			if err := <-waits; err != ErrClosed {
+				r.Error(err)
+			}
+			if err := r.Subscribe(context.Background(), "c"); err != ErrClosed {
+				r.Error(err)
+			}
+			r.expectUnsubscribed("c")
+			r.Replace("c")
+			synctest.Wait()
+			if n := r.mini.PubSubNumSub("c")["c"]; n != 0 {
+				r.Errorf("%d subscriptions left", n)
+			}
+			n := r.dials.Load()
+			time.Sleep(time.Minute)
+			if got := r.dials.Load(); got != n {
+				r.Errorf("%d connections after Close", got-n)
+			}
 		})
 	}
 }

@@ -111,26 +111,24 @@ func TestMembersLostOneByOne(t *testing.T) {
 // notices it before any timer fires.
 func TestPartsAreLostAtTheirDeadlines(t *testing.T) {
 	for what, frozen := range map[string]bool{"timers fire": false, "process was frozen": true} {
-		t.Run(what, func(t *testing.T) {
-			inBubble(t, 3, func(s *fixture) {
-				l := s.lock(s.keepers, withoutRenewal)
-				u := s.try(l)
-				if frozen {
-					for _, e := range s.keepers {
-						e.Timers.Stop()
-					}
+		subtest(t, what, 3, func(s *fixture) {
+			l := s.lock(s.keepers, withoutRenewal)
+			u := s.try(l)
+			if frozen {
+				for _, e := range s.keepers {
+					e.Timers.Stop()
 				}
-				done := u.Done()
-				time.Sleep(time.Until(u.Deadline()) - 1)
-				s.must(u.Err())
-				time.Sleep(time.Nanosecond)
-				if !frozen {
-					s.ends(done)
-				}
-				s.wantError(u.Err(), server.ErrLost)
+			}
+			done := u.Done()
+			time.Sleep(time.Until(u.Deadline()) - 1)
+			s.must(u.Err())
+			time.Sleep(time.Nanosecond)
+			if !frozen {
 				s.ends(done)
-				s.wantError(u.Release(s.Context()), server.ErrLost)
-			})
+			}
+			s.wantError(u.Err(), server.ErrLost)
+			s.ends(done)
+			s.wantError(u.Release(s.Context()), server.ErrLost)
 		})
 	}
 }
@@ -377,30 +375,26 @@ func TestReleaseNeedsMajorityWithoutLease(t *testing.T) {
 		{"two lost", func(s *fixture) { s.servers[0].Del(key); s.servers[1].Del(key) }, []error{server.ErrLost}},
 		{"one lost, one down", func(s *fixture) { s.servers[0].Del(key); s.nets[1].Down() }, []error{server.ErrLost}},
 	} {
-		t.Run(x.what, func(t *testing.T) {
-			inBubble(t, 3, func(s *fixture) {
-				u := s.try(s.lock(s.keepers, withoutRenewal))
-				x.do(s)
-				ctx, cancel := context.WithTimeout(s.Context(), ttl)
-				defer cancel()
-				err := u.Release(ctx)
-				if x.what == "two down" {
-					x.want = append(x.want, ctx.Err())
-				}
-				s.wantError(err, x.want...)
-				s.wantError(u.Err(), server.ErrReleased)
-				s.must(u.Release(s.Context())) // it was released for its holder
-			})
+		subtest(t, x.what, 3, func(s *fixture) {
+			u := s.try(s.lock(s.keepers, withoutRenewal))
+			x.do(s)
+			ctx, cancel := context.WithTimeout(s.Context(), ttl)
+			defer cancel()
+			err := u.Release(ctx)
+			if x.what == "two down" {
+				x.want = append(x.want, ctx.Err())
+			}
+			s.wantError(err, x.want...)
+			s.wantError(u.Err(), server.ErrReleased)
+			s.must(u.Release(s.Context())) // it was released for its holder
 		})
 	}
-	t.Run("another holder at one, one down", func(t *testing.T) {
-		inBubble(t, 3, func(s *fixture) {
-			s.occupy(0)
-			u := s.try(s.lock(s.keepers, withoutRenewal))
-			s.nets[1].Down()
-			s.release(u)
-			s.wantOwned("", 2)
-		})
+	subtest(t, "another holder at one, one down", 3, func(s *fixture) {
+		s.occupy(0)
+		u := s.try(s.lock(s.keepers, withoutRenewal))
+		s.nets[1].Down()
+		s.release(u)
+		s.wantOwned("", 2)
 	})
 }
 
@@ -463,30 +457,28 @@ func TestAdopt(t *testing.T) {
 		{"one restarted lately", func(s *fixture) { s.uptimes[0].Store(60) }, nil, []int{0, 1, 2}},
 		{"two restarted lately", func(s *fixture) { s.uptimes[0].Store(60); s.uptimes[1].Store(60) }, []error{server.ErrUnavailable, errRecentRestart}, []int{0, 1, 2}},
 	} {
-		t.Run(x.what, func(t *testing.T) {
-			inBubble(t, 3, func(s *fixture) {
-				_, keepers := s.process(nil)
-				first := s.try(s.lock(keepers, longTTL))
-				time.Sleep(long / 2)
-				x.do(s)
-				second, err := s.lock(s.keepers, longTTL, func(spec *Spec) { spec.MinUptime = long }).Adopt(s.Context(), first.token)
-				s.wantError(err, x.want...)
-				if (second == nil) != (x.want != nil) {
-					t.Fatalf("lease %v, error %v", second, err)
-				}
-				time.Sleep(time.Minute) // a cleanup would have been sent
-				s.wantOwned(first.token, x.left...)
-				if second == nil {
-					return
-				}
-				if second.Fence() != first.Fence() {
-					t.Errorf("fence %d, it was %d", second.Fence(), first.Fence())
-				}
-				if d := time.Until(second.Deadline()); d < long-server.Margin(long)-2*time.Minute {
-					t.Errorf("the deadline is in %v", d)
-				}
-				s.must(second.Release(s.Context()))
-			})
+		subtest(t, x.what, 3, func(s *fixture) {
+			_, keepers := s.process(nil)
+			first := s.try(s.lock(keepers, longTTL))
+			time.Sleep(long / 2)
+			x.do(s)
+			second, err := s.lock(s.keepers, longTTL, func(spec *Spec) { spec.MinUptime = long }).Adopt(s.Context(), first.token)
+			s.wantError(err, x.want...)
+			if (second == nil) != (x.want != nil) {
+				s.Fatalf("lease %v, error %v", second, err)
+			}
+			time.Sleep(time.Minute) // a cleanup would have been sent
+			s.wantOwned(first.token, x.left...)
+			if second == nil {
+				return
+			}
+			if second.Fence() != first.Fence() {
+				s.Errorf("fence %d, it was %d", second.Fence(), first.Fence())
+			}
+			if d := time.Until(second.Deadline()); d < long-server.Margin(long)-2*time.Minute {
+				s.Errorf("the deadline is in %v", d)
+			}
+			s.must(second.Release(s.Context()))
 		})
 	}
 }
@@ -499,20 +491,18 @@ func TestReleaseOfAdoptedLeaseWithPartThatDoesNotCount(t *testing.T) {
 		"restarted lately": func(s *fixture) { s.uptimes[0].Store(60) },
 		"late":             func(s *fixture) { s.nets[0].DelayReplies(2 * serverTimeout) },
 	} {
-		t.Run(what, func(t *testing.T) {
-			inBubble(t, 3, func(s *fixture) {
-				_, keepers := s.process(nil)
-				first := s.try(s.lock(keepers, longTTL))
-				time.Sleep(time.Minute)
-				do(s)
-				l := s.lock(s.keepers, longTTL, func(spec *Spec) { spec.MinUptime = long })
-				second, err := l.Adopt(s.Context(), first.token)
-				s.must(err)
-				time.Sleep(time.Minute)
-				s.must(second.Release(s.Context()))
-				time.Sleep(10 * time.Minute)
-				s.wantOwned(first.token)
-			})
+		subtest(t, what, 3, func(s *fixture) {
+			_, keepers := s.process(nil)
+			first := s.try(s.lock(keepers, longTTL))
+			time.Sleep(time.Minute)
+			do(s)
+			l := s.lock(s.keepers, longTTL, func(spec *Spec) { spec.MinUptime = long })
+			second, err := l.Adopt(s.Context(), first.token)
+			s.must(err)
+			time.Sleep(time.Minute)
+			s.must(second.Release(s.Context()))
+			time.Sleep(10 * time.Minute)
+			s.wantOwned(first.token)
 		})
 	}
 }

@@ -105,6 +105,11 @@ func inBubble(t *testing.T, servers int, test func(s *fixture)) {
 	})
 }
 
+// subtest runs a test with this name in a bubble of its own.
+func subtest(t *testing.T, name string, servers int, test func(s *fixture)) {
+	t.Run(name, func(t *testing.T) { inBubble(t, servers, test) })
+}
+
 // process returns the networks and keepers of another process. The observer is that of its first keeper.
 func (s *fixture) process(observe func(lease.Event)) (nets []*faultnet.Net, keepers []*keeper.Keeper) {
 	s.Helper()

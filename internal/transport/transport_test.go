@@ -62,6 +62,15 @@ func inBubble(t *testing.T, test func(p *fixture)) {
 	inBubbleWith(t, redis.Options{PipelinePoolSize: 1000}, test)
 }
 
+// subtest runs a test with this name in a bubble of its own.
+func subtest(t *testing.T, name string, test func(p *fixture)) {
+	subtestWith(t, name, redis.Options{PipelinePoolSize: 1000}, test)
+}
+
+func subtestWith(t *testing.T, name string, o redis.Options, test func(p *fixture)) {
+	t.Run(name, func(t *testing.T) { inBubbleWith(t, o, test) })
+}
+
 func inBubbleWith(t *testing.T, o redis.Options, test func(p *fixture)) {
 	t.Helper()
 	embedded.Run(t, func(s *embedded.Server) {
@@ -228,23 +237,21 @@ func (p *fixture) blockSenders() {
 
 func TestPendingCallsArePipelined(t *testing.T) {
 	for n, want := range map[int][]int{1: {1}, 100: {100}, 128: {128}, 300: {128, 128, 44}} {
-		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			inBubble(t, func(p *fixture) {
-				p.blockSenders()
-				start := time.Now()
-				all := p.sendMany(n)
-				for i, done := range all {
-					if c := <-done; c.Err != nil {
-						p.Errorf("call %d: %v", i, c.Err)
-					}
+		subtest(t, fmt.Sprint(n), func(p *fixture) {
+			p.blockSenders()
+			start := time.Now()
+			all := p.sendMany(n)
+			for i, done := range all {
+				if c := <-done; c.Err != nil {
+					p.Errorf("call %d: %v", i, c.Err)
 				}
-				if got := p.sent(); !slices.Equal(got, want) {
-					p.Errorf("pipelines of %v, want %v", got, want)
-				}
-				if d := time.Since(start); d > overdueAfter {
-					p.Errorf("with all senders busy, it should have taken %v, not %v", overdueAfter, d)
-				}
-			})
+			}
+			if got := p.sent(); !slices.Equal(got, want) {
+				p.Errorf("pipelines of %v, want %v", got, want)
+			}
+			if d := time.Since(start); d > overdueAfter {
+				p.Errorf("with all senders busy, it should have taken %v, not %v", overdueAfter, d)
+			}
 		})
 	}
 }
@@ -290,22 +297,20 @@ func TestCommandsAreNeverResent(t *testing.T) {
 		{"there is no connection", func(p *fixture) { p.net.Down(); <-p.send(counterScript) }, NotSent, "0"}, // the first call notices it
 		{"no fault", func(*fixture) {}, Answered, "1"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			inBubble(t, func(p *fixture) {
-				p.loadScript()
-				c.net(p)
-				call := <-p.send(counterScript)
-				if got := OutcomeOf(call.Err); got != c.outcome || (call.Err == nil) != (c.outcome == Answered) {
-					p.Errorf("outcome %d, want %d: %v", got, c.outcome, call.Err)
-				}
-				if call.Err != nil && !Retryable(call.Err) {
-					p.Errorf("it is not retryable: %v", call.Err)
-				}
-				p.checkRuns(c.ran)
-				p.net.Restore()
-				time.Sleep(time.Minute) // during which nothing is repeated
-				p.checkRuns(c.ran)
-			})
+		subtest(t, c.name, func(p *fixture) {
+			p.loadScript()
+			c.net(p)
+			call := <-p.send(counterScript)
+			if got := OutcomeOf(call.Err); got != c.outcome || (call.Err == nil) != (c.outcome == Answered) {
+				p.Errorf("outcome %d, want %d: %v", got, c.outcome, call.Err)
+			}
+			if call.Err != nil && !Retryable(call.Err) {
+				p.Errorf("it is not retryable: %v", call.Err)
+			}
+			p.checkRuns(c.ran)
+			p.net.Restore()
+			time.Sleep(time.Minute) // during which nothing is repeated
+			p.checkRuns(c.ran)
 		})
 	}
 }
@@ -377,31 +382,29 @@ func TestServerErrors(t *testing.T) {
 		{"ERR max number of clients reached", true},
 	} {
 		says := c.says
-		t.Run(strings.Fields(says)[0], func(t *testing.T) {
-			inBubble(t, func(p *fixture) {
-				p.loadScript()
-				p.answer(func(c *server.Peer) { c.WriteError(says) })
-				call := <-p.send(counterScript)
-				if call.Err == nil || !strings.Contains(call.Err.Error(), says) {
-					p.Fatalf("%q came through as %v", says, call.Err)
-				}
-				want := Answered
-				if strings.Contains(says, "non local key") {
-					want = InDoubt // stopped in the middle
-				}
-				if got := OutcomeOf(call.Err); got != want {
-					p.Errorf("outcome %d, want %d", got, want)
-				}
-				if Retryable(call.Err) != c.passing {
-					p.Errorf("retryable: %v, want %v", !c.passing, c.passing)
-				}
-				if got, want := WrongType(call.Err), strings.HasPrefix(says, "WRONGTYPE"); got != want {
-					p.Errorf("wrong type: %v", got)
-				}
-				if Malformed(call.Err) {
-					p.Error("it is not an invalid reply")
-				}
-			})
+		subtest(t, strings.Fields(says)[0], func(p *fixture) {
+			p.loadScript()
+			p.answer(func(c *server.Peer) { c.WriteError(says) })
+			call := <-p.send(counterScript)
+			if call.Err == nil || !strings.Contains(call.Err.Error(), says) {
+				p.Fatalf("%q came through as %v", says, call.Err)
+			}
+			want := Answered
+			if strings.Contains(says, "non local key") {
+				want = InDoubt // stopped in the middle
+			}
+			if got := OutcomeOf(call.Err); got != want {
+				p.Errorf("outcome %d, want %d", got, want)
+			}
+			if Retryable(call.Err) != c.passing {
+				p.Errorf("retryable: %v, want %v", !c.passing, c.passing)
+			}
+			if got, want := WrongType(call.Err), strings.HasPrefix(says, "WRONGTYPE"); got != want {
+				p.Errorf("wrong type: %v", got)
+			}
+			if Malformed(call.Err) {
+				p.Error("it is not an invalid reply")
+			}
 		})
 	}
 }
@@ -428,22 +431,20 @@ func TestReplies(t *testing.T) {
 		{"", "return false", ""},
 		{"", "return {'9223372036854775808'}", ""},
 	} {
-		t.Run(c.kind+" "+c.text, func(t *testing.T) {
-			inBubble(t, func(p *fixture) {
-				time.Sleep(time.Second)
-				start := time.Now()
-				call, done := newCall(script(c.text))
-				call.Scalar, call.Mixed = c.kind == "scalar", c.kind == "mixed"
-				p.Send(call)
-				<-done
-				if got := fmt.Sprint(call.Reply, call.Values); (call.Err == nil) != (c.want != "") || call.Err == nil && got != c.want {
-					p.Errorf("%s, %v", got, call.Err)
-				}
-				if Retryable(call.Err) || !call.Sent.Equal(start) {
-					p.Errorf("sent %v after Send; retryable: %v", call.Sent.Sub(start), call.Err)
-				}
-				must.Report(p, (<-p.send(counterScript)).Err) // later calls are not affected
-			})
+		subtest(t, c.kind+" "+c.text, func(p *fixture) {
+			time.Sleep(time.Second)
+			start := time.Now()
+			call, done := newCall(script(c.text))
+			call.Scalar, call.Mixed = c.kind == "scalar", c.kind == "mixed"
+			p.Send(call)
+			<-done
+			if got := fmt.Sprint(call.Reply, call.Values); (call.Err == nil) != (c.want != "") || call.Err == nil && got != c.want {
+				p.Errorf("%s, %v", got, call.Err)
+			}
+			if Retryable(call.Err) || !call.Sent.Equal(start) {
+				p.Errorf("sent %v after Send; retryable: %v", call.Sent.Sub(start), call.Err)
+			}
+			must.Report(p, (<-p.send(counterScript)).Err) // later calls are not affected
 		})
 	}
 }
@@ -543,45 +544,43 @@ func TestDoneIsCalledOnce(t *testing.T) {
 func TestPoolBoundsBatches(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(8))
 	for _, c := range []struct{ pipelines, pool, want int }{{0, 1, 10}, {1, 1, 1}, {2, 1, 2}, {7, 1, 7}, {30, 1, 30}, {-1, 3, 3}} {
-		t.Run(fmt.Sprint("PipelinePoolSize ", c.pipelines), func(t *testing.T) {
-			inBubbleWith(t, redis.Options{PipelinePoolSize: c.pipelines, PoolSize: c.pool}, func(p *fixture) {
-				p.loadScript()
-				p.connectOwn(p.Context())
-				if c.pipelines >= 0 {
-					used := p.rdb.Conn() // exhaust the application's pool
-					defer func() { _ = used.Close() }()
-					must.OK(p, used.Ping(context.Background()).Err())
-				}
-				before := *p.rdb.PoolStats()
-				p.sent()
-				p.net.Break("evalsha", 10000, faultnet.SwallowReply)
-				var all []chan *Call
-				go p.SendInline(context.Background(), callThen(counterScript, func(*Call) {}), nil)
-				synctest.Wait()
-				for range 1000 { // 4 s
-					all = append(all, p.send(counterScript))
-					time.Sleep(4 * time.Millisecond)
-				}
-				if n := len(p.sent()); n != c.want {
-					p.Errorf("%d batches are under way, want %d", n, c.want)
-				}
-				time.Sleep(readTimeout) // the next batches replace those that timed out
-				if n := len(p.sent()); n > 2*c.want {
-					p.Errorf("%d batches were sent in the time of two", n)
-				}
-				p.net.Restore()
-				restored := time.Now()
-				for _, done := range all {
-					<-done
-				}
-				if d := time.Since(restored); d > 2*readTimeout {
-					p.Errorf("after the server replied again, the last call took %v", d)
-				}
-				after := p.rdb.PoolStats()
-				if c.pipelines >= 0 && (before.Hits != after.Hits || before.Misses != after.Misses || after.Timeouts != 0) {
-					p.Errorf("the application's pool was used: %+v, then %+v", before, after)
-				}
-			})
+		subtestWith(t, fmt.Sprint("PipelinePoolSize ", c.pipelines), redis.Options{PipelinePoolSize: c.pipelines, PoolSize: c.pool}, func(p *fixture) {
+			p.loadScript()
+			p.connectOwn(p.Context())
+			if c.pipelines >= 0 {
+				used := p.rdb.Conn() // exhaust the application's pool
+				defer func() { _ = used.Close() }()
+				must.OK(p, used.Ping(context.Background()).Err())
+			}
+			before := *p.rdb.PoolStats()
+			p.sent()
+			p.net.Break("evalsha", 10000, faultnet.SwallowReply)
+			var all []chan *Call
+			go p.SendInline(context.Background(), callThen(counterScript, func(*Call) {}), nil)
+			synctest.Wait()
+			for range 1000 { // 4 s
+				all = append(all, p.send(counterScript))
+				time.Sleep(4 * time.Millisecond)
+			}
+			if n := len(p.sent()); n != c.want {
+				p.Errorf("%d batches are under way, want %d", n, c.want)
+			}
+			time.Sleep(readTimeout) // the next batches replace those that timed out
+			if n := len(p.sent()); n > 2*c.want {
+				p.Errorf("%d batches were sent in the time of two", n)
+			}
+			p.net.Restore()
+			restored := time.Now()
+			for _, done := range all {
+				<-done
+			}
+			if d := time.Since(restored); d > 2*readTimeout {
+				p.Errorf("after the server replied again, the last call took %v", d)
+			}
+			after := p.rdb.PoolStats()
+			if c.pipelines >= 0 && (before.Hits != after.Hits || before.Misses != after.Misses || after.Timeouts != 0) {
+				p.Errorf("the application's pool was used: %+v, then %+v", before, after)
+			}
 		})
 	}
 }
