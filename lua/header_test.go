@@ -172,8 +172,12 @@ func builders(t *testing.T) map[string][]string {
 	return list
 }
 
+// TestScriptsArePortable checks that scripts use nothing that behaves differently elsewhere, and that none reads a range from an offset: the
+// server counts up to it, so that reading a whole list in pages would take time that grows with the square of its length. They go on by
+// score or by rank.
 func TestScriptsArePortable(t *testing.T) {
 	t.Parallel()
+	offset := regexp.MustCompile(`'LIMIT', *([^,]*),`)
 	for _, set := range All {
 		for _, s := range set.Scripts() {
 			if strings.Contains(s.Text, "include:") || strings.Contains(s.Text, "--") {
@@ -186,6 +190,11 @@ func TestScriptsArePortable(t *testing.T) {
 			}
 			if n := strings.Count(s.Text, "'TIME'"); n > 1 {
 				t.Errorf("%s names TIME %d times", s.Name, n)
+			}
+			for _, m := range offset.FindAllStringSubmatch(s.Text, -1) {
+				if m[1] != "0" && m[1] != "'0'" {
+					t.Errorf("%s: %s", s.Name, m[0])
+				}
 			}
 		}
 	}
@@ -214,22 +223,6 @@ func TestFunctionsAreCreatedLate(t *testing.T) {
 		for _, name := range c.late {
 			if strings.Contains(path, "local function "+name+"(") || !strings.Contains(rest, "local function "+name+"(") {
 				t.Errorf("%s has a function %s before %q, or has none", c.script.Name, name, c.returns)
-			}
-		}
-	}
-}
-
-// TestScriptsSkipNothing checks that no script reads a range from an offset: the server counts up to it, so that reading a whole list
-// in pages would take time that grows with the square of its length. They go on by score or by rank.
-func TestScriptsSkipNothing(t *testing.T) {
-	t.Parallel()
-	offset := regexp.MustCompile(`'LIMIT', *([^,]*),`)
-	for _, set := range All {
-		for _, s := range set.Scripts() {
-			for _, m := range offset.FindAllStringSubmatch(s.Text, -1) {
-				if m[1] != "0" && m[1] != "'0'" {
-					t.Errorf("%s: %s", s.Name, m[0])
-				}
 			}
 		}
 	}

@@ -72,8 +72,9 @@ func TestHeadNotifiedOfShortenedLease(t *testing.T) {
 	})
 }
 
-// Where readers hold the lock, it frees up by itself when the last of their leases ends.
-func TestWriterNotifiedOfRemainingReader(t *testing.T) {
+// Where readers hold the lock, it frees up by itself when the last of their leases ends. An upgrade does not wait for the lease that it
+// replaces.
+func TestHeadNotifiedOfRemainingReader(t *testing.T) {
 	t.Parallel()
 	atTimeOf(t, lua.RWLock, func(b *bench, pass func(time.Duration)) {
 		var readers []string
@@ -82,7 +83,7 @@ func TestWriterNotifiedOfRemainingReader(t *testing.T) {
 			b.wantAcquire(lua.Granted, readers[i], 0)
 			b.renew(readers[i], 2, (i+1)*900, 1)
 		}
-		writer := rwToken("b", 1, "w")
+		writer, upgrade := rwToken("b", 1, "w"), rwToken("c", 2, "u")
 		b.wantAcquire(lua.Waiting, writer, heartbeatTTL)
 		sub := b.listen("b")
 		b.code(b.release(readers[0], 0), lua.Granted) // others last longer
@@ -92,23 +93,17 @@ func TestWriterNotifiedOfRemainingReader(t *testing.T) {
 		pass(100 * time.Millisecond)
 		b.code(b.release(readers[2], 0), lua.Granted)
 		b.notifiedToRetry(sub, writer, 1700)
-	})
-}
 
-// An upgrade does not wait for the lease that it replaces.
-func TestUpgradeNotifiedOfRemainingReader(t *testing.T) {
-	t.Parallel()
-	atTimeOf(t, lua.RWLock, func(b *bench, _ func(time.Duration)) {
-		origin, dead, long, up := rwToken("b", 1, "r"), rwToken("a", 1, "r"), rwToken("a", 2, "r"), rwToken("b", 2, "u")
-		for _, r := range []string{origin, dead, long} {
+		b.rdb.FlushAll(ctx)
+		origin := rwToken("c", 1, "r")
+		for i, r := range []string{origin, readers[0], readers[1]} {
 			b.wantAcquire(lua.Granted, r, 0)
+			b.renew(r, 2, []int64{40_000, 1000, ttl}[i], 1)
 		}
-		b.renew(dead, 2, 1000, 1)
-		b.renew(origin, 2, 40_000, 1)
-		b.code(b.convert(up, origin, heartbeatTTL), lua.Waiting)
-		sub := b.listen("b")
-		b.code(b.release(long, 0), lua.Granted)
-		b.notifiedToRetry(sub, up, 1000)
+		b.code(b.convert(upgrade, origin, heartbeatTTL), lua.Waiting)
+		sub = b.listen("c")
+		b.code(b.release(readers[1], 0), lua.Granted)
+		b.notifiedToRetry(sub, upgrade, 1000)
 	})
 }
 

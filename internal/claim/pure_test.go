@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
 
 // purePackages decide and do nothing, so that tables can test them and the search in internal/testing/explore can run them.
@@ -35,10 +37,7 @@ var pureExceptions = map[string][]string{
 
 func TestPurePackagesDoNothing(t *testing.T) {
 	for _, name := range purePackages {
-		files, err := filepath.Glob(filepath.Join("..", name, "*.go"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		files := must.Get(filepath.Glob(filepath.Join("..", name, "*.go")))(t)
 		if len(files) == 0 && name == "claim" {
 			t.Error("no files")
 		}
@@ -46,11 +45,7 @@ func TestPurePackagesDoNothing(t *testing.T) {
 			if strings.HasSuffix(path, "_test.go") {
 				continue
 			}
-			text, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, x := range impurities(t, name+"/"+filepath.Base(path), text) {
+			for _, x := range impurities(t, name+"/"+filepath.Base(path), must.Get(os.ReadFile(path))(t)) {
 				t.Error(x)
 			}
 		}
@@ -61,10 +56,7 @@ func TestPurePackagesDoNothing(t *testing.T) {
 func impurities(t *testing.T, name string, text []byte) (list []string) {
 	t.Helper()
 	files := token.NewFileSet()
-	file, err := parser.ParseFile(files, name, text, parser.SkipObjectResolution)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must.Get(parser.ParseFile(files, name, text, parser.SkipObjectResolution))(t)
 	report := func(at ast.Node, what string) {
 		if !slices.Contains(pureExceptions[name], what) {
 			list = append(list, files.Position(at.Pos()).String()+": "+what)
@@ -72,10 +64,7 @@ func impurities(t *testing.T, name string, text []byte) (list []string) {
 	}
 	timeName := ""
 	for _, x := range file.Imports {
-		path, err := strconv.Unquote(x.Path.Value)
-		if err != nil {
-			t.Fatal(err)
-		}
+		path := must.Get(strconv.Unquote(x.Path.Value))(t)
 		if !slices.Contains(pureImports, path) {
 			report(x, path)
 		}

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
 
 // transitions are, by state and kind of event, the states in which a claim may be after an event to which it reacts.
@@ -105,10 +107,7 @@ func listOf(set map[State]bool) string {
 // where one in that stays in that.
 func readTransitions(t *testing.T) transitions {
 	t.Helper()
-	text, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile("README.md"))(t)
 	table := transitions{}
 	next := State(0)
 	for line := range strings.Lines(string(text)) {

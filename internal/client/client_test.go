@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 )
@@ -43,10 +44,7 @@ func TestKindOfClient(t *testing.T) {
 	sentinel := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "main", SentinelAddrs: []string{"127.0.0.1:1"}})
 	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}, Dialer: refuse(t)})
 	ring := redis.NewRing(&redis.RingOptions{})
-	auto, err := single.AutoPipeline()
-	if err != nil {
-		t.Fatal(err)
-	}
+	auto := must.Get(single.AutoPipeline())(t)
 	t.Cleanup(func() {
 		for _, c := range []io.Closer{single, sentinel, cluster, ring} {
 			_ = c.Close()
@@ -99,10 +97,7 @@ func TestNodesComeFromWrapper(t *testing.T) {
 	node := redis.NewClient(&redis.Options{Addr: "10.1.2.3:4", Dialer: refuse(t), PipelinePoolSize: 5})
 	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}, Dialer: refuse(t)})
 	defer func() { _, _ = node.Close(), cluster.Close() }()
-	c, err := New(overriding{cluster, node})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(New(overriding{cluster, node}))(t)
 	if got, err := c.Primary(context.Background(), "k"); got != node || err != nil {
 		t.Errorf("the primary is %v, %v", got, err)
 	}
@@ -125,10 +120,7 @@ func TestPipelinesFollowSettings(t *testing.T) {
 			redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "m", PoolSize: c.pool, PipelinePoolSize: c.pipelines}),
 		}
 		for _, rdb := range rdb {
-			k, err := New(wrappedClient{rdb.(*redis.Client)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			k := must.Get(New(wrappedClient{rdb.(*redis.Client)}))(t)
 			if n := k.Pipelines(nil); n != c.want {
 				t.Errorf("PipelinePoolSize %d, PoolSize %d: %d at once, want %d", c.pipelines, c.pool, n, c.want)
 			}

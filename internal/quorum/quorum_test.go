@@ -185,9 +185,7 @@ func (s *fixture) ends(done <-chan struct{}) {
 
 func (s *fixture) must(err error) {
 	s.Helper()
-	if err != nil {
-		s.Fatal(err)
-	}
+	must.OK(s, err)
 }
 
 // occupy gives the lock at some servers to another holder.

@@ -18,6 +18,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/redis/go-redis/v9"
@@ -45,8 +46,7 @@ func inBubble(t *testing.T, test func(s *fixture)) {
 	embedded.Run(t, func(m *embedded.Server) {
 		s := &fixture{T: m.T, names: NewNames(), mini: m.Mini, net: m.Network()}
 		rdb := redis.NewClient(s.net.Options(time.Second))
-		c, err := client.New(rdb)
-		s.must(err)
+		c := must.Get(client.New(rdb))(s)
 		s.Keeper = keeper.New(keeper.Config{Config: server.Config{
 			Client: c, Prefix: "lock:", HeartbeatInterval: 200 * time.Millisecond, HeartbeatTimeout: 600 * time.Millisecond, MetadataTTL: time.Hour,
 			Retry: server.Retry{MinBackoff: 10 * time.Millisecond, MaxBackoff: time.Second, MaxElapsed: 10 * time.Second},
@@ -61,9 +61,7 @@ func inBubble(t *testing.T, test func(s *fixture)) {
 
 func (s *fixture) must(err error) {
 	s.Helper()
-	if err != nil {
-		s.Fatal(err)
-	}
+	must.OK(s, err)
 }
 
 func (s *fixture) retaining(name string, change ...func(*keeper.Spec)) *Lock {
@@ -72,11 +70,7 @@ func (s *fixture) retaining(name string, change ...func(*keeper.Spec)) *Lock {
 	for _, f := range change {
 		f(&spec)
 	}
-	at, err := s.Lock(spec)
-	s.must(err)
-	l, err := New(at, s.names)
-	s.must(err)
-	return l
+	return must.Get(New(must.Get(s.Lock(spec))(s), s.names))(s)
 }
 
 // subscribed returns a lock to whose channel the keeper is subscribed, so that the next lease is retained.
@@ -91,9 +85,7 @@ func (s *fixture) subscribed(change ...func(*keeper.Spec)) *Lock {
 // read acquires a read lease.
 func (s *fixture) read(l *Lock) lifecycle.Handle {
 	s.Helper()
-	h, err := l.Acquire(context.Background(), true)
-	s.must(err)
-	return h
+	return must.Get(l.Acquire(context.Background(), true))(s)
 }
 
 // TestLeaseEndsWhileItIsOpened checks that nobody is admitted by a retained lease that ends in the moment in which its first reader

@@ -10,6 +10,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/pubsub"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/testing/growth"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -17,10 +18,7 @@ import (
 func offline(t *testing.T) *Local {
 	t.Helper()
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
-	c, err := client.New(rdb)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(client.New(rdb))(t)
 	t.Cleanup(func() { _ = rdb.Close() })
 	s := server.New(server.Config{Client: c, Log: slog.New(slog.DiscardHandler)}, pubsub.Config{})
 	return NewLocal(s, func(string) {})
