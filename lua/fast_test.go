@@ -33,7 +33,7 @@ func (b *bench) takesFast(serial int) bool {
 }
 
 func TestFastUnlessRare(t *testing.T) {
-	atTimes(t, oneFence, func(b *bench, pass func(time.Duration)) {
+	atTimes(t, withoutLimits, func(b *bench, pass func(time.Duration)) {
 		seq := func() string { return b.rdb.HGet(ctx, b.keys[1], "seq").Val() }
 		serial := 0
 		takes := func(fast bool, state string) {
@@ -74,7 +74,7 @@ func TestFastUnlessRare(t *testing.T) {
 
 // A try that is refused leaves everything as it is.
 func TestFastRefusalChangesNothing(t *testing.T) {
-	onServers(t, oneFence, func(b *bench) {
+	onServers(t, withoutLimits, func(b *bench) {
 		b.enqueue(b.token("a", 1))
 		before := b.rdb.HGetAll(ctx, b.keys[1]).Val()
 		if left := -b.fastAcquire(b.token("b", 1), b.policyArg); left < ttl-5000 || left > ttl {
@@ -88,7 +88,7 @@ func TestFastRefusalChangesNothing(t *testing.T) {
 
 // Whatever is in the metadata, a lock can be acquired.
 func TestUnknownMetadata(t *testing.T) {
-	onServers(t, append(handsOn, lua.Redlock), func(b *bench) {
+	onServers(t, append(withHandOn, lua.Redlock), func(b *bench) {
 		for i, fields := range [][]any{{"seq", 7}, {"seq", "x"}, {"seq", ""}, {"seq", 7, "kept", "x"}, {"kept", 9e15}, {"seq", -7, "kept", 9e15}} {
 			b.rdb.Del(ctx, b.keys[1])
 			b.rdb.HSet(ctx, b.keys[1], fields...)
@@ -145,7 +145,7 @@ func TestFastReleaseOfAnExpiredLease(t *testing.T) {
 // TestLeastFences: a fence is at least the server's time, which mutex and fair may round down to ms.
 func TestLeastFences(t *testing.T) {
 	t.Parallel()
-	onServers(t, handsOn, func(b *bench) {
+	onServers(t, withHandOn, func(b *bench) {
 		granted := 0
 		for i := range 20 {
 			now := must.Get(b.rdb.Time(ctx).Result())(b)
@@ -175,7 +175,7 @@ func TestLeastFences(t *testing.T) {
 // keeper may be subscribed again. Its heartbeat can have lapsed, and the lease that it is granted ends with that.
 func TestHandOnWithoutSubscription(t *testing.T) {
 	t.Parallel()
-	onServers(t, handsOn, func(b *bench) {
+	onServers(t, withHandOn, func(b *bench) {
 		own, waiter := b.token("a", 1), b.token("b", 1)
 		b.enqueue(own, waiter)
 		b.listen("b")

@@ -45,12 +45,7 @@ func semAtTime(t *testing.T, test func(b *bench, pass func(time.Duration))) {
 // semaphoreAcquire acquires with these limits, expects a reply code, and returns what follows it.
 func (b *bench) semaphoreAcquire(want int, limits, token string, heartbeatTTL int64) []any {
 	b.Helper()
-	return b.semaphoreAcquireWithin(want, limits, token, heartbeatTTL, 0)
-}
-
-func (b *bench) semaphoreAcquireWithin(want int, limits, token string, heartbeatTTL, maxWait int64) []any {
-	b.Helper()
-	got := b.eval(b.set.Acquire, acquireArgs(token, ttl, heartbeatTTL, limits, maxWait))
+	got := b.eval(b.set.Acquire, acquireArgs(token, ttl, heartbeatTTL, limits, 0))
 	b.code(got, want)
 	b.checkCounts()
 	return got[1:]

@@ -74,11 +74,11 @@ type bench struct {
 	flags, policyArg string // with which only one request at a time holds the lock
 }
 
-// The sets of those that extend the mutex, and of those with queues and fast scripts.
+// The primitives that extend the mutex, those that have a fast script for a hand-off, and those of these that have no limits.
 var (
-	mutexes  = []*lua.Set{lua.Mutex, lua.Fair, lua.Redlock}
-	handsOn  = []*lua.Set{lua.Mutex, lua.Fair, lua.RWLock, lua.Semaphore}
-	oneFence = []*lua.Set{lua.Mutex, lua.Fair, lua.RWLock}
+	mutexes       = []*lua.Set{lua.Mutex, lua.Fair, lua.Redlock}
+	withHandOn    = []*lua.Set{lua.Mutex, lua.Fair, lua.RWLock, lua.Semaphore}
+	withoutLimits = []*lua.Set{lua.Mutex, lua.Fair, lua.RWLock}
 )
 
 // newBench is for the lock x.

@@ -267,14 +267,6 @@ func TestCompleteStoresRecord(t *testing.T) {
 	})
 }
 
-// recalled expects one message, which recalls the lease of a token.
-func (b *bench) recalled(sub *redis.PubSub, token string) {
-	b.Helper()
-	if got, want := b.message(sub), []string{strings.Split(token, ":")[1], "recall"}; !slices.Equal(got, want) {
-		b.Fatalf("message %v, want %v", got, want)
-	}
-}
-
 // TestRetainedMutexAndWaiters checks what a lease that its process retains does beside a queue: a request for one does not pass live
 // waiters, and waiters that come back to the queue recall it by their heartbeats, once.
 func TestRetainedMutexAndWaiters(t *testing.T) {
@@ -292,7 +284,9 @@ func TestRetainedMutexAndWaiters(t *testing.T) {
 		b.code(ask(retained, protocol.PolicyArgRetain, 0), lua.Granted)
 		b.notNotified("a", subA)
 		b.heartbeat(1, waiter, 0)
-		b.recalled(subA, retained)
+		if got := b.message(subA); !slices.Equal(got, []string{"1", "recall"}) {
+			b.Fatalf("message %v, want a recall of %s", got, retained)
+		}
 		b.heartbeat(0, waiter)
 		b.notNotified("a", subA)
 
