@@ -95,7 +95,9 @@ func readOnlyCalls(b *bench) []onReadOnly {
 		{"acquire that waits", busy, set.Acquire, ask(unknown, heartbeatTTL)},
 		{"acquire of what is held", isHeld, set.Acquire, ask(unknown, 0)},
 		{"acquire behind a waiter", busy, set.Acquire, ask(unknown, 0)},
-		{"acquire of what has a tombstone", func(b *bench) { b.eval(set.Release, releaseArgs(unknown, 60_000, 1)) }, set.Acquire, ask(unknown, 0)},
+		{"acquire of what has a tombstone", func(b *bench) {
+			b.eval(set.Release, releaseArgs(unknown, 60_000, 1))
+		}, set.Acquire, ask(unknown, 0)},
 		{"heartbeat of a waiter", busy, set.Heartbeat, heartbeat(waits)},
 		{"heartbeat of an unknown token", busy, set.Heartbeat, heartbeat(unknown)},
 		{"heartbeat of a holder", busy, set.Heartbeat, heartbeat(held)},
@@ -116,10 +118,16 @@ func readOnlyCalls(b *bench) []onReadOnly {
 	case lua.RWLock:
 		reader, write, read := rwToken("a", 1, "r"), rwToken("b", 1, "w"), rwToken("b", 1, "r")
 		isRead := func(b *bench) { b.wantAcquire(lua.Granted, reader, 0) }
-		twoRead := func(b *bench) { isRead(b); b.wantAcquire(lua.Granted, read, 0) }
+		twoRead := func(b *bench) {
+			isRead(b)
+			b.wantAcquire(lua.Granted, read, 0)
+		}
 		convert := func(token, origin string) []any { return acquireArgs(token, ttl, 0, origin, 0) }
 		list = append(list,
-			onReadOnly{"a read behind a waiting writer", func(b *bench) { isRead(b); b.wantAcquire(lua.Waiting, waits, heartbeatTTL) }, set.Acquire, ask(read, 0)},
+			onReadOnly{"a read behind a waiting writer", func(b *bench) {
+				isRead(b)
+				b.wantAcquire(lua.Waiting, waits, heartbeatTTL)
+			}, set.Acquire, ask(read, 0)},
 			onReadOnly{"a write beside a reader", isRead, set.Acquire, ask(write, 0)},
 			onReadOnly{"an upgrade beside another", func(b *bench) {
 				twoRead(b)
@@ -128,7 +136,9 @@ func readOnlyCalls(b *bench) []onReadOnly {
 			onReadOnly{"an upgrade beside a reader", twoRead, set.Acquire, convert(rwToken("b", 2, "u"), read)},
 			onReadOnly{"an upgrade of nothing", free, set.Acquire, convert(rwToken("b", 2, "u"), read)},
 			onReadOnly{"a downgrade of nothing", free, set.Acquire, convert(rwToken("b", 2, "d"), write)},
-			onReadOnly{"a downgrade of a read", func(b *bench) { b.wantAcquire(lua.Granted, read, 0) }, set.Acquire, convert(rwToken("b", 2, "d"), read)})
+			onReadOnly{"a downgrade of a read", func(b *bench) {
+				b.wantAcquire(lua.Granted, read, 0)
+			}, set.Acquire, convert(rwToken("b", 2, "d"), read)})
 	case lua.Semaphore:
 		holds := func(n int) func(*bench) {
 			return func(b *bench) { b.semaphoreAcquire(lua.Granted, three, permitToken("a", 1, "h", n), 0) }

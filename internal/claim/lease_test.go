@@ -228,7 +228,8 @@ func TestConversion(t *testing.T) {
 			}
 		})
 	check(t, "it is not found out", after(New(Wait, true, false), called, lateFailure, cancelled),
-		[]step{{120, Event{Kind: ReleaseFailed, Outcome: InDoubt, Retryable: true, Last: true}, Over, "Finished StopTimer"}}, hasReason(ByDoubt))
+		[]step{{120, Event{Kind: ReleaseFailed, Outcome: InDoubt, Retryable: true, Last: true}, Over, "Finished StopTimer"}},
+		hasReason(ByDoubt))
 }
 
 func hasAnswer(want Code) func(*testing.T, *Claim) {
@@ -294,7 +295,7 @@ func TestRelease(t *testing.T) {
 		{450, Event{Kind: Timer}, Releasing, "Release"},
 		{480, Event{Kind: ReleaseFailed, Outcome: InDoubt, Retryable: true, Pause: 50 * time.Millisecond}, Over, "Finished StopTimer"},
 	}, hasTombstone(true))
-	checkBy(t, func(r *Rules) { r.ByClock = true }, "of permits that return by the clock, to a caller who was cancelled as they were granted",
+	checkBy(t, func(r *Rules) { r.ByClock = true }, "of permits by the clock, to a caller who was cancelled as they were granted",
 		New(Wait, false, false), []step{
 			called,
 			{1, granted.e, Permitted, "Deliver StopTimer"},

@@ -166,7 +166,8 @@ func TestWakeup(t *testing.T) {
 
 func TestHeartbeat(t *testing.T) {
 	check(t, "it finds the grant", waiting(),
-		[]step{{110, Event{Kind: Admitted, Sent: at(100), Fence: 5, TTL: 5_900}, Unconfirmed, "Deliver Timer=1957"}}, hasDeadline(100+5_900-61, 10_000))
+		[]step{{110, Event{Kind: Admitted, Sent: at(100), Fence: 5, TTL: 5_900}, Unconfirmed, "Deliver Timer=1957"}},
+		hasDeadline(100+5_900-61, 10_000))
 	check(t, "it finds the grant too late", waiting(),
 		[]step{{6_000, Event{Kind: Admitted, Sent: at(100), Fence: 5, TTL: 5_900}, Waiting, "HeartbeatBy=6001"}})
 	check(t, "the server does not know the waiter, which keeps its place", waiting(), []step{

@@ -181,7 +181,8 @@ func TestBackoffFollowsRetryPolicy(t *testing.T) {
 			s.Errorf("the first pause is %v", first)
 		}
 		slices.Sort(pauses)
-		if shortest, longest := pauses[0], pauses[len(pauses)-1]; shortest < r.MinBackoff/2 || longest < r.MaxBackoff || longest > 2*r.MaxBackoff {
+		shortest, longest := pauses[0], pauses[len(pauses)-1]
+		if shortest < r.MinBackoff/2 || longest < r.MaxBackoff || longest > 2*r.MaxBackoff {
 			s.Errorf("pauses of %v to %v", shortest, longest)
 		}
 		if different := slices.Compact(pauses); len(different) < len(list)/2 {

@@ -256,7 +256,8 @@ func FuzzParseReply(f *testing.F) {
 func possible(what string, reply any) bool {
 	switch x := reply.(type) {
 	case AcquireReply:
-		return (x.Code == lua.Granted) == (x.Fence > 0) && x.Quota.Remaining >= 0 && x.Quota.Remaining <= x.Quota.Limit && x.Quota.ResetAfter >= 0
+		q := x.Quota
+		return (x.Code == lua.Granted) == (x.Fence > 0) && q.Remaining >= 0 && q.Remaining <= q.Limit && q.ResetAfter >= 0
 	case RenewReply:
 		return x.Held == (x.Fence > 0) || what == "fast renew" && x.Fence == 0
 	case LimitReply:

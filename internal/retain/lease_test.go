@@ -42,8 +42,15 @@ type step struct {
 	not   bool // what it wants is refused
 }
 
-func (s step) gives(e Effects) step { s.wants = e; return s }
-func (s step) fails() step          { s.not = true; return s }
+func (s step) gives(e Effects) step {
+	s.wants = e
+	return s
+}
+
+func (s step) fails() step {
+	s.not = true
+	return s
+}
 
 func stepOf(name string, does func(w *world, out *Effects)) step { return step{name: name, does: does} }
 
