@@ -189,9 +189,6 @@ func (c *Claim) Twin(r *Rules, now Instant, out *Effects) Claim {
 	return twin
 }
 
-// Renewing reports whether renewals are under way.
-func (c *Claim) Renewing() bool { return c.renewals > 0 }
-
 // InDoubt reports whether a copy of the request may still run.
 func (c *Claim) InDoubt() bool { return c.adopted || c.copies.needTombstone() }
 

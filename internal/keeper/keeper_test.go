@@ -260,27 +260,23 @@ func TestLeaksAreLoggedOnce(t *testing.T) {
 		log := &quiet.Buffer{}
 		s.Config.Log = slog.New(slog.NewTextHandler(log, nil))
 		l := s.lock("x")
-		leak := func(n int) {
-			for i := range n {
+		for _, c := range []struct {
+			pause time.Duration
+			leaks int
+			want  string // one line with this
+		}{
+			{0, 10_000, "token0"},
+			{time.Minute + time.Second, 0, "leases=9999"},
+			{2 * time.Minute, 2, "token0"},
+			{time.Minute + time.Second, 0, "leases=1"},
+		} {
+			time.Sleep(c.pause)
+			for i := range c.leaks {
 				l.ReportLeak(nil, fmt.Sprint("token", i), 1, time.Second)
 			}
-		}
-		leak(10_000)
-		if got := log.Take(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "token0") {
-			s.Errorf("at first:\n%s", got)
-		}
-		time.Sleep(time.Minute + time.Second)
-		if got := log.Take(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "leases=9999") {
-			s.Errorf("a minute later:\n%s", got)
-		}
-		time.Sleep(2 * time.Minute)
-		leak(2)
-		if got := log.Take(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "token0") {
-			s.Errorf("later:\n%s", got)
-		}
-		time.Sleep(time.Minute + time.Second)
-		if got := log.Take(); !strings.Contains(got, "leases=1") {
-			s.Errorf("at the end:\n%s", got)
+			if got := log.Take(); strings.Count(got, "\n") != 1 || !strings.Contains(got, c.want) {
+				s.Errorf("want %s:\n%s", c.want, got)
+			}
 		}
 		if n := s.countEvents(lease.Leaked); n != 10_002 {
 			s.Errorf("%d events", n)
