@@ -241,3 +241,66 @@ func TestKeyOutlastsWindow(t *testing.T) {
 		})
 	}
 }
+
+// TestAllowRemainsIsExact compares it with a list of what was granted when, swept or not, with copies of requests and counts of
+// what is taken in between.
+func TestAllowRemainsIsExact(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	const limit, per = 60, 1000
+	limits := fmt.Sprintf("0:%d:%d", limit, per)
+	for run := range 8 {
+		weights := 1 + run/2
+		atTimeOf(t, lua.RateLimit, func(b *bench, pass func(time.Duration)) {
+			type taking struct {
+				at int64
+				i  int
+				n  int
+			}
+			var list []taking
+			now := int64(0)
+			remains := func() (remaining, resetAfter int64) {
+				remaining = limit
+				for _, x := range list {
+					if left := x.at + per + 1 - now; left > 0 {
+						remaining -= int64(x.n)
+						resetAfter = left
+					}
+				}
+				return remaining, resetAfter
+			}
+			for i := range 200 {
+				d := r.Int64N(30)
+				if r.IntN(40) == 0 {
+					d = r.Int64N(2000)
+				}
+				now += d
+				pass(time.Duration(d) * time.Millisecond)
+				remaining, resetAfter := remains()
+				switch r.IntN(10) {
+				case 0: // a copy of one of the last requests that were granted
+					if copied := len(list) - 1 - r.IntN(3); copied >= 0 && list[copied].at+per+1 > now {
+						x := list[copied]
+						b.allow(lua.Granted, limits, permitToken("a", x.i, "c", x.n), limit, remaining, resetAfter)
+					}
+				case 1:
+					if got := b.eval(b.set.Limit, limitArgs(limits, 0, "")); got[3] != limit-remaining {
+						b.Fatalf("%d are taken, want %d", got[3], limit-remaining)
+					}
+				}
+				n, want := 1+r.IntN(weights), lua.Refused
+				if int64(n) <= remaining {
+					want = lua.Granted
+					remaining, resetAfter = remaining-int64(n), per+1
+					list = append(list, taking{now, i, n})
+				}
+				b.allow(want, limits, permitToken("a", i, "c", n), limit, remaining, resetAfter)
+			}
+			pass(time.Hour)
+			if left := b.rdb.Exists(ctx, b.keys[0]).Val(); left != 0 {
+				b.Error("the lock's key does not expire")
+			}
+		})
+	}
+}

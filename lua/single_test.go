@@ -427,3 +427,26 @@ func TestConstantsMatchGo(t *testing.T) {
 		t.Errorf("UNDECIDED is %s: %+v, %v", got["UNDECIDED"], a, err)
 	}
 }
+
+func TestClockSetBackDoesNotProlongLease(t *testing.T) {
+	t.Parallel()
+	atTimeOf(t, lua.Mutex, func(b *bench, _ func(time.Duration)) {
+		b.acquire(token("a", 1), 0)
+		b.acquire(token("b", 1), heartbeatTTL)
+		b.rdb.PExpire(ctx, b.keys[0], time.Hour) // what setting the clock back by an hour does to an expiry
+		b.heartbeat(0, token("b", 1))
+		if d := b.rdb.PTTL(ctx, b.keys[0]).Val(); d > ttl*time.Millisecond {
+			t.Errorf("the lease lasts %v, its ttl is %d ms", d, ttl)
+		}
+		b.renew(token("a", 1), 2, 3600000, 1) // extended on purpose
+		b.heartbeat(0, token("b", 1))
+		if d := b.rdb.PTTL(ctx, b.keys[0]).Val(); d < 59*time.Minute {
+			t.Errorf("a lease that was extended to an hour was cut to %v", d)
+		}
+		b.rdb.PExpire(ctx, b.keys[0], 3*time.Hour)
+		got := b.heartbeat(0, token("a", 1)) // a holder that did not learn of its grant
+		if len(got) != 11 || got[8] != int64(lua.Held) || got[10].(int64)-got[1].(int64) > 3600000 {
+			t.Errorf("a lease of an hour is reported as %v", got)
+		}
+	})
+}

@@ -271,7 +271,7 @@ func TestCompleteStoresRecord(t *testing.T) {
 // waiters, and waiters that come back to the queue recall it by their heartbeats, once.
 func TestRetainedMutexAndWaiters(t *testing.T) {
 	t.Parallel()
-	onBothServers(t, lua.Mutex, func(b *bench) {
+	onServers(t, lua, func(b *bench) {
 		retained := token("a", 1) + "k"
 		ask := func(tok, policyArg string, heartbeat int) []any {
 			return b.eval(b.set.Acquire, acquireArgs(tok, ttl, heartbeat, policyArg, 0))
@@ -414,5 +414,41 @@ func TestBreakRemovesWaiter(t *testing.T) {
 		}
 		b.code(b.renew(holder, 1, ttl, 0), lua.Granted)
 		b.breakToken(b.token("d", 1), lua.Refused, 0)
+	})
+}
+
+func TestInspectWritesNothing(t *testing.T) {
+	t.Parallel()
+	onServers(t, lua, func(b *bench) {
+		if got := b.inspect(protocol.InspectHolders, 0, 10, ""); len(got) != 2 || got[0] != int64(0) || got[1] != int64(0) {
+			b.Errorf("of nothing: %v", got)
+		}
+		if got := b.inspect(protocol.InspectWaiters, 0, 10, ""); len(got) != 1 {
+			b.Errorf("of nobody: %v", got)
+		}
+		if keys := b.rdb.Keys(ctx, "*").Val(); len(keys) != 0 {
+			b.Errorf("looking has left %v", keys)
+		}
+		fence := b.acquire(token("a", 1), 0)[1]
+		var places []any
+		for i := range 3 {
+			places = append(places, b.acquire(token("b", i), heartbeatTTL)[3])
+		}
+		got := b.inspect(protocol.InspectHolders, 0, 10, "")
+		if len(got) != 6 || got[0] != int64(1) || got[1] != int64(1) || got[2] != token("a", 1) || got[3] != fence || got[4].(int64) <= 0 {
+			b.Errorf("the holder: %v", got)
+		}
+		got = b.inspect(protocol.InspectWaiters, 0, 2, "")
+		if len(got) != 9 || got[1] != token("b", 0) || got[2] != places[0] || got[5] != token("b", 1) || got[8].(int64) <= 0 {
+			b.Errorf("the first two: %v", got)
+		}
+		got = b.inspect(protocol.InspectWaiters, places[1].(int64), 2, "")
+		if len(got) != 5 || got[1] != token("b", 2) {
+			b.Errorf("the last: %v", got)
+		}
+		b.rdb.Set(ctx, b.keys[0], "foreign", time.Minute)
+		if got := b.inspect(protocol.InspectHolders, 0, 10, ""); got[2] != "foreign" || got[3] != int64(0) {
+			b.Errorf("a foreign holder: %v", got)
+		}
 	})
 }
