@@ -248,9 +248,9 @@ func (p *permits) serverDegraded(lost bool, was, now int64) {
 		p.taken = nil
 		return
 	}
-	p.spent(was / 1000)
-	for i := range p.taken { // permits taken in the future
-		p.taken[i].at = min(p.taken[i].at, now/1000)
+	p.spent(was)
+	for i := range p.taken { // as long ago as before
+		p.taken[i].at -= was - now
 	}
 }
 
