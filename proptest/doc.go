@@ -11,7 +11,7 @@
 // Yield: nobody is granted the key while it is left free, for a tenth of the time at most. A redlock is simulated with
 // clocks that differ by up to an hour and a minority of servers that fails.
 //
-// Not simulated: permits that return by the clock without a bound on concurrency, which the models cover; Cluster and
+// Not simulated: permits that return by the clock without a bound on concurrency, which the model covers; Cluster and
 // Sentinel; several names at once.
 //
 //	go test ./proptest                                  # some schedules of each primitive, the same each time
@@ -40,9 +40,8 @@
 //
 //	retain_test.go       leases that their processes retain; blocks_test.go: permits of a rate limit that they take ahead
 //	redlock_test.go      a lock on the majority of several servers
-//	model_test.go        the scripts beside plain models: singlemodel_test.go, rwmodel_test.go, permits_test.go; scripts_test.go
-//	                     runs the scripts
-//	permits_window_test.go   no window has more permits than its limit, whatever the server's clock does
+//	real_test.go         the scripts of locks on a real server, against the promises; scripts_test.go runs scripts
+//	permits_test.go      the scripts of permits beside a plain model, permitmodel_test.go; retryafter_test.go: with long queues
 //
 // Events of one instant are not always in the same order, so a seed usually, but not always, reproduces its failure.
 // Therefore the log of the first failed schedule is shown as well.

@@ -189,7 +189,7 @@ func (w *world) checkGrant(s *step, token string) {
 // originEnds returns when the lease would have expired that the token's lease replaces, or 0.
 func (w *world) originEnds(s *step, token string) int64 {
 	if q := w.requestLocked(token); q != nil && q.origin != nil {
-		return s.before.leases[q.origin.lease.Token()].ends
+		return s.before.leases[q.origin.leaseToken()].ends
 	}
 	return 0
 }
@@ -200,7 +200,7 @@ func (w *world) replaced(s *step, token string) bool {
 		if _, had := s.before.leases[other]; had {
 			continue
 		}
-		if q := w.requestLocked(other); q != nil && q.origin != nil && q.origin.lease.Token() == token {
+		if q := w.requestLocked(other); q != nil && q.origin != nil && q.origin.leaseToken() == token {
 			return true
 		}
 	}

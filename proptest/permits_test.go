@@ -2,441 +2,43 @@ package proptest
 
 import (
 	"fmt"
-	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/lua"
+	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
 )
 
-// permitLimits are the limits that a caller knows. 0 means no limit.
-type permitLimits struct {
-	atOnce, window, per int64
-}
-
-func (l permitLimits) String() string {
-	return fmt.Sprintf("%d:%d:%d", l.atOnce, l.window, l.per)
-}
-
-// most returns the maximum number of permits of one request.
-func (l permitLimits) most() int64 {
-	return min(unlimited(l.atOnce), unlimited(l.window))
-}
-
-func unlimited(limit int64) int64 {
-	if limit == 0 {
-		return math.MaxInt32
-	}
-	return limit
-}
-
-// of returns the limits as an argument of the scripts of a primitive, if it has any.
-func (l permitLimits) of(set *lua.Set) string {
-	if set != lua.Semaphore {
-		return ""
-	}
-	return l.String()
-}
-
-// kind returns h, c or hc, as in tokens with permits under these limits.
-func (l permitLimits) kind() string {
-	return strings.Repeat("h", yes(l.atOnce > 0)) + strings.Repeat("c", yes(l.window > 0))
-}
-
-// permitModel is a model of the documented semaphore.
-type permitModel struct {
-	*model
-	callers      permitLimits       // of the present callers
-	lastNotified *permitLimits      // the limits of the last caller; nil: lost, or there was none
-	force        *permitLimits      // in force
-	rules        *permitLimits      // the limits of this step: those in force, or the caller's
-	pausedUntil  int64              // until when nothing is granted by the clock
-	ineligible   map[*modelReq]bool // requests above the limit in this step
-}
-
-func (m *permitModel) begin(now int64) {
-	m.model.begin(now)
-	m.rules, m.ineligible = m.force, map[*modelReq]bool{}
-	if m.pausedUntil != 0 && m.pausedUntil <= now {
-		m.reach("a pause has ended")
-		m.pausedUntil = 0
-	}
-}
-
-// spends reports whether the permits that the request took have not returned to a window.
-func (m *permitModel) spends(q *modelReq, per int64) bool {
-	return q.taken != 0 && q.taken+per >= m.now
-}
-
-// has reports whether the request has an unexpired grant: a lease, or else permits by the clock.
-func (m *permitModel) has(q *modelReq) bool {
-	if q.holds {
-		return m.leased(q)
-	}
-	return m.rules != nil && m.spends(q, m.rules.per)
-}
-
-// counts returns the permits that are held, and those that are to return.
-func (m *permitModel) counts(per int64) (held, spent int64) {
-	for _, q := range m.all {
-		if m.leased(q) {
-			held += q.permits
-		}
-		if m.spends(q, per) {
-			spent += q.permits
-		}
-	}
-	return held, spent
-}
-
-// room returns how many permits of each kind are left. In a pause there are none that return by the clock.
-func (m *permitModel) room(l permitLimits) (atOnce, window int64) {
-	held, spent := m.counts(l.per)
-	if m.paused() > 0 {
-		return unlimited(l.atOnce) - held, 0
-	}
-	return unlimited(l.atOnce) - held, unlimited(l.window) - spent
-}
-
-// paused returns the ms until the pause ends.
-func (m *permitModel) paused() int64 { return max(m.pausedUntil-m.now, 0) }
-
-func (m *permitModel) fits(q *modelReq, l permitLimits) bool {
-	atOnce, window := m.room(l)
-	return (!q.holds || q.permits <= atOnce) && (!q.byClock || q.permits <= window)
-}
-
-// above reports whether there are never so many permits.
-func (q *modelReq) above(l permitLimits) bool {
-	return q.holds && q.permits > unlimited(l.atOnce) || q.byClock && q.permits > unlimited(l.window)
-}
-
-// reachable reports whether a waiter asks in this step, or can be notified.
-func (m *permitModel) reachable(q *modelReq) bool {
-	_, asking := m.asks[q]
-	return asking || q.lapse > m.now && (q.unnotifiable || m.subscribed[q.keeper])
-}
-
-// first returns the ms until the first lease expires, or 0.
-func (m *permitModel) first() int64 {
-	var first int64
-	for _, q := range m.all {
-		if left := q.end - m.now; left > 0 && (first == 0 || left < first) {
-			first = left
-		}
-	}
-	return first
-}
-
-// minWait returns the ms for which the request cannot have its permits, because those that it and the waiters before
-// it need must return by the clock first. It simulates the future: each takes what it needs as soon as that has
-// returned.
-func (m *permitModel) minWait(q *modelReq) int64 {
-	if m.rules == nil || !q.byClock {
-		return 0
-	}
-	if m.rules.window == 0 {
-		return m.paused()
-	}
-	l, at := *m.rules, m.now+m.paused()
-	ahead := m.queue()
-	if i := slices.Index(ahead, q); i >= 0 {
-		ahead = ahead[:i]
-	}
-	type taking struct{ at, permits int64 }
-	var out []taking
-	for _, o := range m.all {
-		if m.spends(o, l.per) {
-			out = append(out, taking{o.taken, o.permits})
-		}
-	}
-	for _, o := range append(slices.Clone(ahead), q) {
-		if o != q && (!o.byClock || o.above(l) || !m.reachable(o)) {
-			continue
-		}
-		need := o.permits
-		if o.above(l) { // it learns that when any permit is free
-			need = 1
-		}
-		for {
-			spent, next := int64(0), int64(math.MaxInt64)
-			for _, x := range out {
-				if back := x.at + l.per + 1; back > at {
-					spent, next = spent+x.permits, min(next, back)
-				}
-			}
-			if spent+need <= l.window {
-				break
-			}
-			at = next
-		}
-		out = append(out, taking{at, need})
-	}
-	return at - m.now
-}
-
-// ends returns the ms until the head may be granted its permits, as far as known.
-func (m *permitModel) ends() int64 {
-	if line := m.queue(); len(line) > 0 {
-		if ms := m.minWait(line[0]); ms > 0 {
-			return ms
-		}
-	}
-	return m.first()
-}
-
-// grant grants a lease of ms, and permits that return by the clock, whatever the request had before.
-func (m *permitModel) grant(q *modelReq, ms int64) {
-	q.waits, q.away, q.fence = false, false, 0
-	if q.holds {
-		q.end = m.now + ms
-	}
-	if q.byClock {
-		if q.taken != 0 {
-			m.reach("permits are taken once more by one token")
-		}
-		q.taken = m.now
-	}
-	m.given = append(m.given, q)
-}
-
-// admit grants permits to the next waiters while at least one permit is free.
-func (m *permitModel) admit() {
-	for m.rules != nil {
-		line := m.queue()
-		if atOnce, window := m.room(*m.rules); len(line) == 0 || min(atOnce, window) < 1 {
-			return
-		}
-		q := line[0]
-		ms, asking := m.asks[q]
-		switch {
-		case !asking && q.lapse <= m.now:
-			m.skip(q, "its heartbeat has lapsed")
-		case q.above(*m.rules):
-			m.dropIneligible(q)
-		case !m.reachable(q):
-			m.unreachable = true
-			m.skip(q, "not subscribed")
-		case !m.fits(q, *m.rules):
-			return
-		default:
-			if asking {
-				m.asked[q] = true
-			} else {
-				ms = min(q.claimTTL(), q.lapse-m.now)
-			}
-			m.grant(q, ms)
-		}
-	}
-}
-
-// dropIneligible removes a waiter that asks for more than the limit.
-func (m *permitModel) dropIneligible(q *modelReq) {
-	m.ineligible[q] = true
-	m.skip(q, "it asks for more than the limit")
-}
-
-// caller applies the limits of a caller, and reports whether those in force have changed.
-func (m *permitModel) caller(l permitLimits) bool {
-	if m.lastNotified != nil && *m.lastNotified == l {
-		return false
-	}
-	changed := m.lastNotified != nil
-	m.lastNotified, m.force, m.rules = &l, &l, &l
-	return changed
-}
-
-// acquire models the script acquire.
-func (m *permitModel) acquire(q *modelReq, waits bool, patience, place int64, _ bool) (code, left int64, changed bool) {
-	if m.tombstoned(q) {
-		return lua.Tombstoned, 0, false
-	}
-	changed = m.caller(q.limits)
-	if m.has(q) { // a duplicate of its request
-		if q.holds {
-			q.end = max(q.end, m.now+q.ttl)
-		}
-		if changed {
-			m.admit()
-		}
-		return lua.Granted, 0, changed
-	}
-	if q.above(*m.rules) {
-		return lua.AboveLimit, 0, changed
-	}
-	if len(m.queue()) == 0 && m.fits(q, *m.rules) {
-		m.grant(q, q.ttl)
-		m.asked[q] = true
-		return lua.Granted, 0, changed
-	}
-	newcomer := !q.waits
-	if newcomer {
-		q.waits, q.place = true, place
-	}
-	if waits {
-		q.lapse = m.now + heartbeatTimeout.Milliseconds()
-	}
-	m.asks[q] = q.ttl
-	m.admit()
-	if left = m.minWait(q); q.waits && waits && (patience == 0 || left <= patience) {
-		return lua.Waiting, 0, changed
-	}
-	if newcomer { // its place is not reported
-		q.place = 0
-	}
-	if !q.waits {
-		return lua.Granted, 0, changed
-	}
-	q.waits, q.away = false, false
-	return lua.Refused, left, changed
-}
-
-// release models the script release.
-func (m *permitModel) release(q *modelReq, tombstone int64, cancel int, _ int64) int64 {
-	code, unused := int64(lua.Refused), cancel > 0
-	switch {
-	case m.leased(q), !q.holds && unused && q.taken != 0:
-		code = lua.Granted
-	case q.waits:
-		code = lua.Left
-	}
-	q.end = 0
-	if unused {
-		q.taken = 0
-	}
-	if code != lua.Granted {
-		q.waits, q.away = false, false
-	}
-	if tombstone > 0 {
-		m.bury(q, tombstone)
-	}
-	m.admit()
-	return code
-}
-
-// renew models the script renew.
-func (m *permitModel) renew(q *modelReq, ms int64, exact bool, keys int) int64 {
-	if !m.leased(q) {
-		return lua.Refused
-	}
-	if end := m.now + ms; exact || end > q.end {
-		q.end = end
-	}
-	if keys == 4 {
-		m.admit()
-	}
-	return lua.Granted
-}
-
-func (m *permitModel) beats() {
-	if limits := m.callers; m.rules == nil {
-		m.rules = &limits
-	}
-}
-
-// reports is what a heartbeat reports of a request that does not wait.
-func (m *permitModel) reports(q *modelReq, back bool) int64 {
-	switch {
-	case m.has(q):
-		if q.told = q.end; !q.holds {
-			q.told = m.now + q.claimTTL()
-		}
-		if m.spends(q, m.rules.per) {
-			q.taken = m.now
-		}
-		return lua.Held
-	case back && m.tombstoned(q):
-		return lua.Tombstoned
-	case q.above(*m.rules):
-		return lua.AboveLimit
-	}
-	return noReport
-}
-
-func (m *permitModel) admitsBeats() {
-	if m.force == nil && len(m.asks) > 0 { // it was lost, and the waiters know it
-		m.lastNotified, m.force = m.rules, m.rules
-	}
-	m.admit()
-}
-
-// limit models the script limit of a caller with these limits: a limit, or a pause, unless they are 0. It returns the reply.
-func (m *permitModel) limit(limits permitLimits, limit, pause int64) []int64 {
-	if m.rules == nil {
-		m.rules = &limits
-	}
-	after, changes := *m.rules, int64(0)
-	if limit > 0 {
-		if limits.window == 0 {
-			after.atOnce = limit
-		} else {
-			after.window = limit
-			if after.per == 0 { // there was no window
-				after.per = limits.per
-			}
-		}
-		if after != *m.rules {
-			changes = 2
-		}
-		if m.lastNotified == nil {
-			m.lastNotified = &limits
-		}
-		m.force, m.rules = &after, &after
-	}
-	if pause != 0 && m.lastNotified == nil {
-		m.lastNotified, m.force = &limits, &limits
-	}
-	if pause > 0 {
-		m.pausedUntil = max(m.pausedUntil, m.now+pause)
-	} else if pause < 0 {
-		m.pausedUntil = 0
-	}
-	m.admit()
-	held, spent := m.counts(after.per)
-	return []int64{lua.Granted, held, after.atOnce, spent, after.window, changes, m.paused()}
-}
-
-// permitBench runs the scripts beside the model.
+// permitBench runs the scripts of a semaphore or a rate limit beside their model.
 type permitBench struct {
+	*scriptBench
 	*permitModel
-	*modelBench
 	light   bool    // each request is for one permit, as the fast script of a window wants them all
 	allowed []int64 // what allow has said in this step
+	fence   int64   // the largest so far
+	seq     int64   // the largest in the metadata
+	high    int64   // the largest place so far
 }
 
-func newPermitBench(b *modelBench) modelled {
-	p := &permitBench{&permitModel{model: b.m}, b, rapid.Bool().Draw(b.r, "each for one permit"), nil}
-	p.callers = p.drawLimits(rapid.SampledFrom([]string{"h", "c", "hc"}).Draw(b.r, "kind"))
-	return p
-}
-
-// takings replaces the scores of permits that return by the clock, which are minus the µs at which they were taken, by ms. It adds
-// the fence of those without a lease, which is that time unless it is stored, and the count that a key with nothing else leaves out.
-func takings(scores map[string]int64) {
-	_, held := scores["used"]
-	if _, counted := scores["spent"]; !counted && !held && len(scores) > 0 {
-		scores["spent"] = -int64(len(scores))
-	}
-	for member, at := range scores {
-		if token, is := strings.CutPrefix(member, "@"); is {
-			scores[member] = -at / 1000
-			t, _ := protocol.ParseToken(token)
-			if _, stored := scores["#"+token]; !stored && !strings.Contains(t.Flags, protocol.FlagHeld) {
-				scores["#"+token] = -at
-			}
-		}
-	}
-}
-
-// TestSemaphoreScriptsMatchModel checks semaphores and rate limits: never more permits are held than the limit under which they were
-// granted, and permits by the clock are counted until they return.
+// TestSemaphoreScriptsMatchModel checks that for all operations on a semaphore or a rate limit, in any order, while time passes, the
+// scripts reply, grant, notify and store what the model does; that fences rise with each lease; and that no waiter waits forever if all
+// are alive. In the model never more permits are held than the limit under which they were granted, and permits by the clock are counted
+// until they return.
 func TestSemaphoreScriptsMatchModel(t *testing.T) {
-	matchesModel(t, lua.Semaphore, 0.6,
+	rdb, mini := miniServer(t)
+	run := newRun(t)
+	run.explore(0.6, func(r *rapid.T) { permitSequence(r, run, rdb, mini) },
+		"granted by a message", "granted by a reply", "a waiter without notifications is granted",
+		"a try is refused", "a tombstoned request", "a duplicate of a request", "a lease expires",
+		"skipped: its heartbeat has lapsed", "skipped: not subscribed", "skipped: not subscribed for the notification of the head",
+		"the head is notified", "a lapsed waiter is notified", "rejoined the queue", "held", "unknown",
+		"left", "released", "nothing to release", "renewed", "shortened", "run to the end",
 		"granted by the fast script", "handed on by the fast script", "allowed by the fast script",
 		"granted at once: h", "granted at once: c", "granted at once: hc",
 		"granted by a message: h", "granted by a message: c", "granted by a message: hc",
@@ -451,42 +53,88 @@ func TestSemaphoreScriptsMatchModel(t *testing.T) {
 	)
 }
 
+// TestSemaphoreScriptsMatchModelOnRealServer checks a part of the same on a real server, whose clock cannot be set.
 func TestSemaphoreScriptsMatchModelOnRealServer(t *testing.T) {
-	matchesModelOnRealServer(t, lua.Semaphore, 0.1)
+	rdb := redistest.Start(t).Client()
+	checkPart(t, 0.1, func(r *rapid.T) { permitSequence(r, &run{tally: map[string]int{}}, rdb, nil) })
 }
 
-func (b *permitBench) commands() map[string]func(*rapid.T) {
-	list := map[string]func(*rapid.T){
+func permitSequence(r *rapid.T, u *run, rdb *redis.Client, mini *miniredis.Miniredis) {
+	b := &permitBench{scriptBench: newScriptBench(r, rdb, mini, lua.Semaphore.KeyKind), high: 1e15}
+	defer b.close()
+	b.permitModel = &permitModel{subscribed: b.listening, reach: func(what string) { u.tally[what]++ }}
+	b.onHandOn = func() { b.reach("handed on by the fast script") }
+	b.state = func() string {
+		var held strings.Builder
+		for _, q := range b.those(b.has) {
+			fmt.Fprintf(&held, " %s until %d", q.token, q.end)
+		}
+		return fmt.Sprintf("%s hold it,%s wait", &held, tokensOf(b.queue()))
+	}
+	b.light = rapid.Bool().Draw(r, "each for one permit")
+	b.callers = b.drawLimits(rapid.SampledFrom([]string{"h", "c", "hc"}).Draw(r, "kind"))
+	commands := map[string]func(*rapid.T){
+		"":                                  func(*rapid.T) {},
+		"a waiter arrives":                  func(*rapid.T) { b.asks(b.arrives(), true, 0) },
+		"several waiters arrive":            b.severalArrive,
+		"several more waiters arrive":       b.severalArrive,
 		"a waiter arrives with little time": b.acquiresWithin,
+		"a try":                             func(*rapid.T) { b.asks(b.arrives(), false, 0) },
+		"another try":                       func(*rapid.T) { b.asks(b.arrives(), false, 0) },
 		"several tries":                     b.severalTry,
+		"a duplicate arrives":               b.duplicateArrives,
+		"a holder releases":                 b.holderReleases,
+		"another releases":                  b.holderReleases,
+		"all holders release":               b.allRelease,
 		"a lease is released unused":        b.givenBack,
+		"a waiter leaves":                   func(*rapid.T) { b.releases(b.some("waiter", waits), true) },
+		"an unknown request is released":    b.strangerLeaves,
+		"a lease is renewed":                b.renews,
+		"a keeper heartbeats":               b.heartbeats,
+		"another keeper heartbeats":         b.heartbeats,
+		"waiters rejoin":                    b.rejoins,
+		"a subscription changes":            b.toggleSubscription,
 		"the lock is inspected":             func(*rapid.T) { b.limitIs(0) },
-		"the limit is set":                  func(*rapid.T) { b.limitIs(rapid.Int64Range(1, 8).Draw(b.r, "limit")) },
+		"the limit is set":                  func(*rapid.T) { b.limitIs(rapid.Int64Range(1, 8).Draw(r, "limit")) },
 		"the limit is paused":               b.pauses,
 		"callers change":                    b.callersChange,
 	}
-	if b.mini != nil {
-		list["something else ends"] = b.somethingEnds
-		list["the metadata is lost"] = b.metadataIsLost
+	if mini != nil {
+		commands["time passes"] = b.timePasses
+		commands["something ends"] = b.somethingEnds
+		commands["something else ends"] = b.somethingEnds
+		commands["the metadata is lost"] = b.metadataIsLost
 	}
-	return list
+	if rapid.Bool().Draw(r, "tries first") {
+		b.severalTry(r)
+	}
+	b.severalArrive(r)
+	r.Repeat(commands)
+	if mini != nil && rapid.IntRange(0, 7).Draw(r, "run to the end") == 0 {
+		b.runToEnd()
+	}
 }
 
-func (b *permitBench) policyArg() string { return b.callers.String() }
-
-// mayBeGone: waiters that cannot be notified, or that ask for more than the limit, may be removed before their turn.
-func (b *permitBench) mayBeGone(q *modelReq) bool {
-	if b.rules != nil && q.above(*b.rules) {
-		b.dropIneligible(q)
-		return true
+func tokensOf(list []*permitReq) string {
+	var b strings.Builder
+	for _, q := range list {
+		fmt.Fprintf(&b, " %s@%d", q.token, q.place)
 	}
-	return !b.reachable(q)
+	return b.String()
 }
 
-// mayRepeat: no two kinds wait together.
-func (b *permitBench) mayRepeat(q *modelReq) bool { return q.limits.kind() == b.callers.kind() }
+func yes(is bool) int {
+	if is {
+		return 1
+	}
+	return 0
+}
 
-func (b *permitBench) decodes(s *stored) { takings(s.holder) }
+// starts begins a step at the server's current time.
+func (b *permitBench) starts(format string, args ...any) {
+	b.r.Helper()
+	b.begin(b.time(format, args...))
+}
 
 // drawLimits draws limits of a kind.
 func (b *permitBench) drawLimits(kind string) permitLimits {
@@ -504,14 +152,128 @@ func (b *permitBench) drawLimits(kind string) permitLimits {
 	return l
 }
 
-func (b *permitBench) arrives() *modelReq {
-	return b.newReq(func(q *modelReq) string {
-		q.limits, q.holds, q.byClock, q.permits = b.callers, b.callers.atOnce > 0, b.callers.window > 0, 1
-		if most := q.limits.most(); !b.light && rapid.Bool().Draw(b.r, "heavy") {
-			q.permits = rapid.Int64Range(1, most).Draw(b.r, "permits")
+func (b *permitBench) arrives() *permitReq {
+	q := &permitReq{serial: len(b.all) + 1, limits: b.callers, holds: b.callers.atOnce > 0, byClock: b.callers.window > 0, permits: 1}
+	q.keeper = keepers[rapid.SampledFrom([]int{0, 1, 2, 0, 1, 2, 3}).Draw(b.r, "keeper")]
+	q.unnotifiable = q.keeper == "mute"
+	q.ttl = rapid.SampledFrom([]int64{30000, 2000, 6000}).Draw(b.r, "ttl")
+	if !b.light && rapid.Bool().Draw(b.r, "heavy") {
+		q.permits = rapid.Int64Range(1, q.limits.most()).Draw(b.r, "permits")
+	}
+	flags := q.limits.kind() + strings.Repeat("s", yes(q.unnotifiable))
+	q.token = fmt.Sprintf("%s:%d:%d.%d%s%d", q.keeper, q.serial, q.ttl, q.claimTTL(), flags, q.permits)
+	b.all = append(b.all, q)
+	return q
+}
+
+// some draws a request that satisfies is.
+func (b *permitBench) some(what string, is func(*permitReq) bool) *permitReq {
+	return draw(b.r, b.those(is), what)
+}
+
+// behind returns a place behind all others, until the server has assigned one.
+func (b *permitBench) behind() int64 { return b.high + 1 }
+
+// queuedAt adopts the place that the server assigned to a newcomer, behind all others.
+func (b *permitBench) queuedAt(q *permitReq, place int64) {
+	b.r.Helper()
+	if place <= b.high {
+		b.failf("place %d after %d", place, b.high)
+	}
+	q.place, b.high = place, place
+}
+
+func (b *permitBench) severalArrive(*rapid.T) {
+	for range rapid.IntRange(2, 5).Draw(b.r, "how many") {
+		b.asks(b.arrives(), true, 0)
+	}
+}
+
+// asks runs acquire: sometimes the fast script, and the general one unless that has granted the request, or refused a try.
+func (b *permitBench) asks(q *permitReq, waits bool, within int64) {
+	b.r.Helper()
+	b.starts("acquire %s, waits %v within %d", q.token, waits, within)
+	newcomer, had, others := !q.waits, b.has(q), len(b.queue()) > 0
+	var got []int64
+	if rapid.Bool().Draw(b.r, "fast") {
+		got = b.evalFast(q, waits)
+		switch {
+		case got == nil:
+		case got[0] == lua.Granted:
+			b.reach("granted by the fast script")
+		case waits:
+			got = nil
 		}
-		return q.limits.kind() + strings.Repeat("s", yes(q.unnotifiable)) + strconv.FormatInt(q.permits, 10)
-	})
+	}
+	code, left, changed := b.acquire(q, waits, within, b.behind())
+	if got == nil {
+		got = b.evalAcquire(q, waits, within)
+	}
+	changes := int64(2 * yes(changed))
+	if got[0] != code {
+		b.failf("reply %v, want code %d", got, code)
+	}
+	if b.allowed != nil {
+		b.remains()
+	}
+	if changed {
+		b.reach("a caller changes the limits")
+	}
+	switch code {
+	case lua.Granted:
+		if short := got[2] == 0; !short && (got[3]-got[2] != q.ttl || !b.near(got[2], b.now)) || got[4] != changes {
+			b.failf("reply %v, want a lease of %d ms, change %d", got, q.ttl, changes)
+		}
+		if had && !slices.Contains(b.given, q) {
+			if got[1] != q.fence {
+				b.failf("reply %v, want the fence %d", got, q.fence)
+			}
+			b.reach("a duplicate of a request")
+		} else if b.reach("granted at once: " + q.limits.kind()); others && !waits {
+			b.reach("a try is granted past waiters that are gone")
+		}
+		q.fence = got[1]
+	case lua.Waiting:
+		if newcomer {
+			b.queuedAt(q, got[3])
+		} else if got[3] != q.place {
+			b.failf("it moved from %d to %d", q.place, got[3])
+		}
+		if within > 0 {
+			b.reach("it can wait so long")
+		}
+	case lua.Refused:
+		// Behind more than fifty waiters, the script estimates it from below.
+		estimated := q.byClock && len(b.queue()) > 50 && got[2] > 0 && got[2] < left
+		if !b.near(got[2], left) && !estimated || got[3] != changes {
+			b.failf("reply %v, want %d ms, change %d", got, left, changes)
+		}
+		switch {
+		case waits:
+			b.reach("it cannot wait so long")
+		case q.byClock && left > 0:
+			b.reach("a try is refused until a time")
+		default:
+			b.reach("a try is refused")
+		}
+	case lua.Tombstoned:
+		b.reach("a tombstoned request")
+	case lua.AboveLimit:
+		b.reach("more than the limit is asked for")
+	}
+	b.compare()
+	if code == lua.Waiting {
+		rank, ask := slices.Index(b.queue(), q), b.ends()
+		if rank > 2 {
+			ask = 0
+		}
+		if !b.near(got[1], b.now) || got[4] != int64(rank) || !b.near(got[5], ask) || got[6] != changes || got[2] < b.seq {
+			b.failf("reply %v, want rank %d, %d ms, change %d", got, rank, ask, changes)
+		}
+		if b.fitsNow(q) {
+			b.reach("a light one waits behind a heavy one")
+		}
+	}
 }
 
 // severalTry tries where nobody waits, which the fast scripts decide: that of a window not twice at one time.
@@ -534,7 +296,7 @@ func (b *permitBench) acquiresWithin(*rapid.T) {
 }
 
 // evalFast runs the fast script, for some tries in place of allow.
-func (b *permitBench) evalFast(q *modelReq, waits bool) []int64 {
+func (b *permitBench) evalFast(q *permitReq, waits bool) []int64 {
 	got, quota := b.evalFastAcquire(lua.Semaphore, q.token, q.ttl, q.limits.String())
 	if got == nil || !b.allows(q, waits) {
 		return got
@@ -549,15 +311,16 @@ func (b *permitBench) evalFast(q *modelReq, waits bool) []int64 {
 }
 
 // allows draws whether a try that is granted without a lease is one by allow.
-func (b *permitBench) allows(q *modelReq, waits bool) bool {
+func (b *permitBench) allows(q *permitReq, waits bool) bool {
 	return !waits && q.limits.kind() == "c" && rapid.Bool().Draw(b.r, "by allow")
 }
 
-func (b *permitBench) eval(q *modelReq, waits bool, within int64) []int64 {
+// evalAcquire runs the general script, for some tries allow.
+func (b *permitBench) evalAcquire(q *permitReq, waits bool, within int64) []int64 {
 	if !b.allows(q, waits) {
-		return b.modelBench.scriptBench.eval(lua.Semaphore.Acquire, acquireArgs(q.token, q.ttl, heartbeatTimeout.Milliseconds()*int64(yes(waits)), q.limits.String(), within))
+		return b.eval(lua.Semaphore.Acquire, acquireArgs(q.token, q.ttl, heartbeatTimeout.Milliseconds()*int64(yes(waits)), q.limits.String(), within))
 	}
-	got := b.modelBench.scriptBench.eval(lua.RateLimit.Allow, protocol.AllowArgs(nil, q.token, q.ttl, q.limits.String(), scriptSettings))
+	got := b.eval(lua.RateLimit.Allow, protocol.AllowArgs(nil, q.token, q.ttl, q.limits.String(), scriptSettings))
 	if got[0] == lua.Granted || got[0] == lua.Refused {
 		b.allowed, got = got[len(got)-3:], got[:len(got)-3]
 	}
@@ -583,13 +346,205 @@ func (b *permitBench) remains() {
 }
 
 // fitsNow reports whether there are as many permits as the request wants.
-func (b *permitBench) fitsNow(q *modelReq) bool {
+func (b *permitBench) fitsNow(q *permitReq) bool {
 	atOnce, window := b.room(*b.rules)
 	return min(atOnce, window) >= q.permits
 }
 
+// mayRepeat: no two kinds wait together.
+func (b *permitBench) mayRepeat(q *permitReq) bool { return q.limits.kind() == b.callers.kind() }
+
+// duplicateArrives repeats a request that was granted, waits or is tombstoned, and sometimes one that has ended.
+func (b *permitBench) duplicateArrives(*rapid.T) {
+	late := rapid.IntRange(0, 3).Draw(b.r, "late") == 0
+	b.asks(b.some("request", func(q *permitReq) bool {
+		return b.mayRepeat(q) && (late || b.has(q) || q.waits || q.tombstonedUntil > b.now)
+	}), true, 0)
+}
+
+// releases runs release.
+func (b *permitBench) releases(q *permitReq, unused bool) {
+	tombstone := rapid.SampledFrom([]int64{0, 0, 60000}).Draw(b.r, "tombstone ms")
+	b.starts("%s is released, tombstone %d, unused %v", q.token, tombstone, unused)
+	took := q.taken != 0
+	code := b.release(q, tombstone, unused)
+	got := b.evalRelease(lua.Semaphore, q.limits.String(), q.token, tombstone, yes(unused))
+	if len(got) != 2 || got[0] != code || got[1] != 0 && (got[1] != 2 || len(b.queue()) > 0) {
+		b.failf("reply %v, want code %d", got, code)
+	}
+	b.reach(map[int64]string{lua.Granted: "released", lua.Left: "left", lua.Refused: "nothing to release"}[code])
+	if unused && took {
+		b.reach("released unused")
+	}
+	b.compare()
+}
+
+func (b *permitBench) holderReleases(*rapid.T) { b.releases(b.some("holder", b.leased), false) }
+
+func (b *permitBench) allRelease(*rapid.T) {
+	for _, q := range b.those(b.leased) {
+		b.releases(q, false)
+	}
+}
+
+func (b *permitBench) strangerLeaves(*rapid.T) {
+	q := b.some("stranger", func(q *permitReq) bool { return !q.waits && !b.leased(q) })
+	b.releases(q, rapid.Bool().Draw(b.r, "unused"))
+}
+
+// renews runs one of the scripts that renew.
+func (b *permitBench) renews(*rapid.T) {
+	odd := rapid.IntRange(0, 5).Draw(b.r, "odd") == 0
+	q := b.some("lease", func(q *permitReq) bool { return odd || b.leased(q) })
+	ms, exact, keys := q.ttl, 0, rapid.IntRange(1, 2).Draw(b.r, "keys")
+	if rapid.Bool().Draw(b.r, "extended") {
+		ms, exact, keys = rapid.SampledFrom([]int64{1000, 2500, 60000}).Draw(b.r, "ms"), 1, 4
+	}
+	b.starts("%s is renewed for %d ms, exact %d, with %d keys", q.token, ms, exact, keys)
+	before := q.end
+	code := b.renew(q, ms, exact == 1, keys)
+	got := b.evalRenew(lua.Semaphore, keys, q.token, ms, exact)
+	fence := q.fence * int64(min(keys, 2)-1)
+	switch {
+	case got[0] != code, code == lua.Granted && (len(got) != 2 || got[1] != fence):
+		b.failf("reply %v, want code %d, fence %d", got, code, fence)
+	case code == lua.Granted:
+		b.reach("renewed")
+	}
+	if q.end < before {
+		b.reach("shortened")
+	}
+	b.compare()
+}
+
+// heartbeats runs the heartbeat of some of a keeper's requests.
+func (b *permitBench) heartbeats(*rapid.T) {
+	k := rapid.SampledFrom(keepers).Draw(b.r, "keeper")
+	b.heartbeatFor(b.those(func(q *permitReq) bool {
+		lives := q.waits || q.away || b.has(q) || q.taken != 0
+		return lives && q.keeper == k && rapid.IntRange(0, 9).Draw(b.r, "heartbeats") < 8
+	}), false, nil)
+}
+
+// rejoins is the heartbeat of a keeper that has learned that some of its waiters are unknown: they were skipped, or their leases have
+// expired.
+func (b *permitBench) rejoins(*rapid.T) {
+	odd := rapid.IntRange(0, 3).Draw(b.r, "odd") == 0
+	back := func(q *permitReq) bool { return b.mayRepeat(q) && (q.away || odd && q.place != 0) }
+	k := b.some("who", back).keeper
+	list := b.those(func(q *permitReq) bool {
+		return q.keeper == k && (back(q) || q.waits || q.tombstonedUntil > b.now && b.mayRepeat(q)) && rapid.IntRange(0, 4).Draw(b.r, "comes") > 0
+	})
+	var places []int64
+	for _, q := range list {
+		places = append(places, q.place*int64(rapid.SampledFrom([]int{1, 1, 0}).Draw(b.r, "keeps its place")))
+	}
+	b.heartbeatFor(list, true, places)
+}
+
+// heartbeat models the script heartbeat. places are those of rejoining waiters. It returns the changes by token.
+func (b *permitBench) heartbeat(list []*permitReq, back bool, places []int64) map[string][]int64 {
+	changes := map[string][]int64{}
+	report := func(q *permitReq, code int64) { changes[q.token] = append(changes[q.token], code) }
+	for i, q := range list {
+		if !q.waits {
+			if code := b.reports(q, back); code != noReport {
+				report(q, code)
+				continue
+			}
+			if !back {
+				report(q, lua.Unknown)
+				continue
+			}
+			q.waits, q.away = true, false
+			if q.place = places[i]; q.place == 0 {
+				q.place = b.behind() + int64(i)
+			}
+			report(q, lua.Waiting)
+		}
+		q.lapse = b.now + heartbeatTimeout.Milliseconds()
+		b.permitModel.asks[q] = q.claimTTL()
+	}
+	for _, q := range b.those(func(q *permitReq) bool { return q.waits && q.lapse <= b.now }) {
+		b.skip(q, "its heartbeat has lapsed")
+	}
+	b.admitBeats()
+	for q := range b.asked {
+		report(q, lua.Granted)
+	}
+	return changes
+}
+
+func (b *permitBench) heartbeatFor(list []*permitReq, back bool, places []int64) {
+	b.r.Helper()
+	b.starts("heartbeats of %s, rejoin %v", tokensOf(list), back)
+	if limits := b.callers; b.rules == nil {
+		b.rules = &limits
+	}
+	args := heartbeatArgs(yes(back), b.callers.String())
+	for i, q := range list {
+		if args = append(args, q.token); back {
+			args = append(args, places[i])
+		}
+	}
+	changes := b.heartbeat(list, back, places)
+	got := b.eval(lua.Semaphore.Heartbeat, args)
+	if got[0] != lua.Waiting || !b.near(got[1], b.now) || got[4] != 0 || (len(got)-7)%4 != 0 {
+		b.failf("reply %v", got)
+	}
+	received := map[string][]int64{}
+	for rest := got[7:]; len(rest) > 0; rest = rest[4:] {
+		q := list[rest[0]-1]
+		received[q.token] = append(received[q.token], rest[1])
+		switch rest[1] {
+		case lua.Waiting:
+			if i := rest[0] - 1; places[i] == 0 {
+				b.queuedAt(q, rest[2])
+			} else if rest[2] != places[i] {
+				b.failf("reply %v: it had the place %d", got, places[i])
+			}
+			b.reach("rejoined the queue")
+			if b.asked[q] {
+				b.reach("rejoined the queue and granted")
+			}
+		case lua.Granted:
+			if rest[3]-got[1] != q.claimTTL() {
+				b.failf("reply %v, want an unconfirmed lease of %d ms", got, q.claimTTL())
+			}
+			q.fence = rest[2]
+			b.reach("granted by a reply")
+			b.reach("granted by a reply: " + q.limits.kind())
+		case lua.Held:
+			if rest[2] != q.fence || !b.near(rest[3], q.told) {
+				b.failf("reply %v of %s, want fence %d and end %d", got, q.token, q.fence, q.told)
+			}
+			b.reach("held")
+		case lua.Unknown:
+			b.reach("unknown")
+		}
+	}
+	b.alsoIneligible(list, received, changes)
+	if fmt.Sprint(received) != fmt.Sprint(changes) {
+		b.failf("reply %v reports %v, want %v", got, received, changes)
+	}
+	b.compare()
+
+	// The first of them that waits.
+	line := b.queue()
+	first := slices.IndexFunc(line, func(q *permitReq) bool { return slices.Contains(list, q) })
+	if got[5] == 0 {
+		if first >= 0 {
+			b.failf("reply %v, the first is %s", got, line[first].token)
+		}
+	} else if q := list[got[5]-1]; first < 0 || line[first].place != q.place || int(got[6]) >= len(line) || line[got[6]] != q {
+		b.failf("reply %v, the queue is %s", got, tokensOf(line))
+	} else if first < 3 && !b.near(got[3], b.ends()) || first > 2 && got[3] != 0 {
+		b.failf("reply %v, want %d ms", got, b.ends())
+	}
+}
+
 // alsoIneligible takes the waiters that a heartbeat found to be above the limit from its reply.
-func (b *permitBench) alsoIneligible(list []*modelReq, received, changes map[string][]int64) {
+func (b *permitBench) alsoIneligible(list []*permitReq, received, changes map[string][]int64) {
 	for _, q := range list {
 		if q.waits && q.above(*b.rules) && slices.Contains(received[q.token], lua.AboveLimit) {
 			b.dropIneligible(q)
@@ -601,7 +556,7 @@ func (b *permitBench) alsoIneligible(list []*modelReq, received, changes map[str
 }
 
 func (b *permitBench) givenBack(*rapid.T) {
-	b.releases(b.some("who", func(q *modelReq) bool { return b.leased(q) || q.taken != 0 }), 1)
+	b.releases(b.some("who", func(q *permitReq) bool { return b.leased(q) || q.taken != 0 }), true)
 }
 
 // limitIs runs limit.
@@ -609,7 +564,7 @@ func (b *permitBench) limitIs(limit int64) {
 	b.starts("the limit is set to %d by a caller with %v", limit, b.callers)
 	was := b.force
 	want := b.limit(b.callers, limit, 0)
-	got := b.modelBench.scriptBench.eval(lua.Semaphore.Limit, limitArgs(b.callers.String(), int(limit), ""))
+	got := b.eval(lua.Semaphore.Limit, limitArgs(b.callers.String(), int(limit), ""))
 	b.limitReplied(got, want)
 	if was != nil && limit > 0 {
 		switch now := *b.force; {
@@ -646,7 +601,7 @@ func (b *permitBench) pauses(*rapid.T) {
 	b.starts("a pause of %d ms by a caller with %v", ms, b.callers)
 	had, waiters := b.paused(), len(b.queue())
 	want := b.limit(b.callers, 0, ms)
-	b.limitReplied(b.modelBench.scriptBench.eval(lua.Semaphore.Limit, pauseArgs(b.callers.String(), ms)), want)
+	b.limitReplied(b.eval(lua.Semaphore.Limit, pauseArgs(b.callers.String(), ms)), want)
 	switch {
 	case ms < 0 && had > 0 && len(b.queue()) < waiters:
 		b.reach("a pause is ended, and waiters are admitted")
@@ -682,22 +637,254 @@ func (b *permitBench) metadataIsLost(*rapid.T) {
 	b.reach("the metadata is lost")
 }
 
-// returns lists when permits return by the clock, and when a pause ends.
-func (b *permitBench) returns() []int64 {
+// toggleSubscription subscribes or unsubscribes a keeper.
+func (b *permitBench) toggleSubscription(*rapid.T) {
+	k := rapid.SampledFrom(keepers[:3]).Draw(b.r, "keeper")
+	b.listen(k, !b.listening[k])
+}
+
+func (b *permitBench) timePasses(*rapid.T) {
+	list := []int64{1, 50, 500, 1999, 1, 50, 500, 1999, 3000, 6000, 31000, 90000}
+	if per := b.callers.per; per > 0 {
+		list = append(list, per, per+1, 3*per)
+	}
+	b.pass(rapid.SampledFrom(list).Draw(b.r, "ms"))
+}
+
+// somethingEnds advances time until a lease, a heartbeat or a pause ends, or permits return, or a millisecond less.
+func (b *permitBench) somethingEnds(*rapid.T) {
 	list := []int64{b.pausedUntil}
 	for _, q := range b.all {
+		list = append(list, q.end, q.lapse*int64(yes(q.waits)))
 		if b.force != nil && q.taken != 0 {
 			list = append(list, q.taken+b.force.per+1)
 		}
 	}
-	return list
+	list = slices.DeleteFunc(list, func(end int64) bool { return end <= b.now })
+	b.pass(draw(b.r, list, "end") - b.now - int64(rapid.IntRange(0, 1).Draw(b.r, "less")))
 }
 
-// compares compares the permits that return by the clock, and what is counted. Expired ones may still be stored, and are counted until
-// they are removed; the model does not know them.
-func (b *permitBench) compares(s *stored) {
+func (b *permitBench) pass(ms int64) {
+	b.starts("%d ms pass", ms)
+	b.begin(b.now + ms)
+	b.mini.SetTime(time.UnixMilli(b.now))
+	b.compare()
+}
+
+// runToEnd checks that every waiter is granted its request, or learns that it never can be, if all are alive and nobody renews. In
+// five seconds a lease without renewal ends, or a window. There are longer ones: those of some requests, and that of another library.
+func (b *permitBench) runToEnd() {
+	longest := int64(0)
+	for _, q := range b.all {
+		longest = max(longest, q.end-b.now)
+	}
+	most := 20 + 7*len(b.all) + int(longest/5000)
+	for _, k := range keepers[:3] {
+		b.listen(k, true)
+	}
+	for rounds := 0; ; rounds++ {
+		for _, k := range keepers {
+			list := b.those(func(q *permitReq) bool { return q.keeper == k && (q.waits || q.away && b.mayRepeat(q)) })
+			var places []int64
+			for _, q := range list {
+				places = append(places, q.place)
+			}
+			if len(list) > 0 {
+				b.heartbeatFor(list, true, places)
+			}
+		}
+		line := b.queue()
+		if len(line) == 0 {
+			b.reach("run to the end")
+			return
+		}
+		if rounds > most {
+			b.failf("%s still wait", tokensOf(line))
+		}
+		next := int64(5000)
+		if ms := b.ends(); ms > 0 {
+			next = min(next, ms)
+		}
+		b.pass(next)
+	}
+}
+
+// stored is what the server has stored.
+type stored struct {
+	scores map[string]int64 // of the leases
+	expiry time.Duration    // of their key; -2: there is none
+}
+
+// compare compares the server's data and messages with the model.
+func (b *permitBench) compare() {
 	b.r.Helper()
-	scores, expiry, per := s.holder, s.expiry[0], int64(0)
+	pipe := b.rdb.Pipeline()
+	holders := pipe.ZRangeWithScores(scriptCtx, b.keys[0], 0, -1)
+	queue := pipe.ZRangeWithScores(scriptCtx, b.keys[2], 0, -1)
+	tombstones := pipe.ZRangeWithScores(scriptCtx, b.keys[3], 0, -1)
+	var expiry []*redis.DurationCmd
+	for _, k := range b.keys {
+		expiry = append(expiry, pipe.PTTL(scriptCtx, k))
+	}
+	if _, err := pipe.Exec(scriptCtx); err != nil {
+		b.failf("%v", err)
+	}
+	for i, d := range expiry {
+		if d.Val() <= 0 && d.Val() != -2 {
+			b.failf("%s does not expire: %v", b.keys[i], d.Val())
+		}
+	}
+	s := &stored{scores: map[string]int64{}, expiry: expiry[0].Val()}
+	for _, z := range holders.Val() {
+		s.scores[z.Member.(string)] = int64(z.Score)
+	}
+	takings(s.scores)
+	b.queueMatches(queue.Val())
+	b.messages(s)
+	b.leasesMatch(s)
+	until := map[string]int64{}
+	for _, z := range tombstones.Val() {
+		until[z.Member.(string)] = int64(z.Score)
+	}
+	for _, q := range b.all {
+		switch until := until[q.token]; {
+		case until == 0 && q.tombstonedUntil > b.now:
+			b.failf("%s has no tombstone, want until %d", q.token, q.tombstonedUntil)
+		case until != 0 && !b.near(until, q.tombstonedUntil):
+			b.failf("%s is tombstoned until %d, want %d", q.token, until, q.tombstonedUntil)
+		default:
+			q.tombstonedUntil = until
+		}
+	}
+	b.permitsMatch(s)
+}
+
+// mayBeGone: waiters that cannot be notified, or that ask for more than the limit, may be removed before their turn.
+func (b *permitBench) mayBeGone(q *permitReq) bool {
+	if b.rules != nil && q.above(*b.rules) {
+		b.dropIneligible(q)
+		return true
+	}
+	return !b.reachable(q)
+}
+
+// queueMatches compares the queue and the heartbeats.
+func (b *permitBench) queueMatches(queue []redis.Z) {
+	b.r.Helper()
+	waiters, lapses := b.split(queue)
+	at := map[string]int64{}
+	for _, z := range waiters {
+		at[z.Member.(string)] = int64(z.Score)
+	}
+	for _, q := range b.queue() {
+		switch place, waits := at[q.token]; {
+		case waits && (place != q.place || !b.near(lapses[q.token], q.lapse)):
+			b.failf("%s is at place %d until %d, want %d until %d", q.token, place, lapses[q.token], q.place, q.lapse)
+		case waits:
+			q.lapse = lapses[q.token]
+		case !b.mayBeGone(q):
+			b.failf("%s has left the queue", q.token)
+		default:
+			b.skip(q, "not subscribed for the notification of the head")
+		}
+		delete(at, q.token)
+	}
+	if len(at) > 0 {
+		b.failf("%v wait, too", at)
+	}
+}
+
+// messages compares the messages of the step.
+func (b *permitBench) messages(s *stored) {
+	b.r.Helper()
+	got, want := map[string][]*permitReq{}, map[string][]*permitReq{}
+	for _, w := range b.receive() {
+		q := b.all[w.serial-1]
+		if w.number < 0 {
+			b.headNotified(q, -w.number)
+			continue
+		}
+		q.fence = w.number
+		got[w.keeper] = append(got[w.keeper], q)
+	}
+	silent := 0
+	for _, q := range b.given {
+		switch {
+		case b.asked[q]:
+			silent++
+		case q.unnotifiable:
+			q.fence = s.scores["#"+q.token]
+			b.reach("a waiter without notifications is granted")
+		default:
+			want[q.keeper] = append(want[q.keeper], q)
+			b.reach("granted by a message")
+			b.reach("granted by a message: " + q.limits.kind())
+		}
+	}
+	if len(b.given)-silent > 1 {
+		b.reach("several are admitted together")
+	}
+	for _, k := range keepers {
+		if !slices.Equal(got[k], want[k]) {
+			b.failf("%s was notified of%s, want%s", k, tokensOf(got[k]), tokensOf(want[k]))
+		}
+	}
+}
+
+// headNotified checks the notification of a waiter to retry after ms.
+func (b *permitBench) headNotified(q *permitReq, ms int64) {
+	b.r.Helper()
+	// A request above the limit learns it when it asks, however soon: at once if it was the head when the limit
+	// changed, or when permits are free if others before it were not subscribed.
+	if b.rules != nil && q.above(*b.rules) {
+		return
+	}
+	if !b.notified[q.keeper] && ms%10 == 1 && q.lapse > 0 && q.lapse <= b.now {
+		b.notified[q.keeper] = true
+		b.reach("a lapsed waiter is notified")
+		return
+	}
+	if line := b.queue(); len(line) == 0 || line[0] != q || !b.near(ms, b.ends()) {
+		b.failf("%s was notified to retry after %d ms, want%s and %d", q.token, ms, tokensOf(line), b.ends())
+	}
+	b.reach("the head is notified")
+	if b.minWait(q) > 0 {
+		b.reach("the head is notified of the clock")
+	}
+}
+
+// leasesMatch compares the leases and their fences, which rise in the order in which the step granted them.
+func (b *permitBench) leasesMatch(s *stored) {
+	b.r.Helper()
+	for _, q := range b.given {
+		if fence := s.scores["#"+q.token]; fence != q.fence || fence <= b.fence {
+			b.failf("%s has the fence %d and was notified of %d, after %d", q.token, fence, q.fence, b.fence)
+		}
+		b.fence, b.seq = q.fence, q.fence
+	}
+	for _, q := range b.all {
+		end := s.scores[q.token]
+		switch {
+		case b.leased(q):
+			if !b.near(end, q.end) {
+				b.failf("the lease of %s ends at %d, want %d", q.token, end, q.end)
+			}
+			// Without limits in force, the key may end before its leases.
+			if left := q.end - b.now; s.expiry.Milliseconds() < left-b.tolerance && b.force != nil {
+				b.failf("the leases expire in %v, that of %s in %d ms", s.expiry, q.token, left)
+			}
+			q.end = end
+		case end > b.now:
+			b.failf("%s holds it until %d", q.token, end)
+		}
+	}
+}
+
+// permitsMatch compares the permits that return by the clock, and what is counted. Expired ones may still be stored, and are counted until
+// they are removed; the model does not know them.
+func (b *permitBench) permitsMatch(s *stored) {
+	b.r.Helper()
+	scores, expiry, per := s.scores, s.expiry.Milliseconds(), int64(0)
 	if b.rules != nil {
 		per = b.rules.per
 	}
@@ -744,6 +931,24 @@ func (b *permitBench) compares(s *stored) {
 	for member := range scores {
 		if !members[member] {
 			b.failf("%s is left of an expired lease", member)
+		}
+	}
+}
+
+// takings replaces the scores of permits that return by the clock, which are minus the µs at which they were taken, by ms. It adds
+// the fence of those without a lease, which is that time unless it is stored, and the count that a key with nothing else leaves out.
+func takings(scores map[string]int64) {
+	_, held := scores["used"]
+	if _, counted := scores["spent"]; !counted && !held && len(scores) > 0 {
+		scores["spent"] = -int64(len(scores))
+	}
+	for member, at := range scores {
+		if token, is := strings.CutPrefix(member, "@"); is {
+			scores[member] = -at / 1000
+			t, _ := protocol.ParseToken(token)
+			if _, stored := scores["#"+token]; !stored && !strings.Contains(t.Flags, protocol.FlagHeld) {
+				scores["#"+token] = -at
+			}
 		}
 	}
 }

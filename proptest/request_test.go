@@ -59,6 +59,14 @@ type request struct {
 
 func (q *request) String() string { return fmt.Sprintf("request %d", q.n) }
 
+// leaseToken returns the token of its lease, or that of the request, if it has no lease yet.
+func (q *request) leaseToken() string {
+	if q.lease != nil {
+		return q.lease.Token()
+	}
+	return q.token
+}
+
 // ttl returns a ttl that identifies the request.
 func (q *request) ttl() time.Duration { return q.w.ttl + time.Duration(q.n)*time.Millisecond }
 

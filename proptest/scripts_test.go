@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,10 +27,11 @@ type scriptBench struct {
 	listening   map[string]bool      // keepers with a subscription
 	tolerance   int64                // the tolerance for the server's time, in ms
 	keys        []string
-	state       func() string // of the model
-	onHandOn    func()        // called when the fast script has handed a lock on
-	currentStep string        // the current step
-	log         []string      // the steps
+	state       func() string                              // of the model
+	onHandOn    func()                                     // called when the fast script has handed a lock on
+	ran         func(s *lua.Script, args []any, reply any) // called when a script has run
+	currentStep string                                     // the current step
+	log         []string                                   // the steps
 }
 
 const (
@@ -95,7 +97,7 @@ func newScriptBench(r *rapid.T, rdb *redis.Client, mini *miniredis.Miniredis, ki
 	if err := rdb.FlushAll(scriptCtx).Err(); err != nil {
 		r.Fatal(err)
 	}
-	b := &scriptBench{r: r, rdb: rdb, mini: mini, listening: map[string]bool{}, state: func() string { return "" }, onHandOn: func() {}}
+	b := &scriptBench{r: r, rdb: rdb, mini: mini, listening: map[string]bool{}, state: func() string { return "" }, onHandOn: func() {}, ran: func(*lua.Script, []any, any) {}}
 	for _, key := range []string{"holders", "meta", "queue", "tombstones"} {
 		b.keys = append(b.keys, "{lock:x}:"+kind+":"+key)
 	}
@@ -166,6 +168,7 @@ func (b *scriptBench) eval(s *lua.Script, args []any) []int64 {
 	if err != nil {
 		b.failf("%v", err)
 	}
+	b.ran(s, args, v)
 	return longReply(v)
 }
 
@@ -326,5 +329,44 @@ func (b *scriptBench) awaitSubscription() {
 		b.r.Fatal(err)
 	} else if _, ok := m.(*redis.Subscription); !ok {
 		b.r.Fatalf("%v", m)
+	}
+}
+
+// message is a message to a keeper: a fence, the negative number of ms after which to retry, or a recall.
+type message struct {
+	keeper string
+	serial int
+	number int64
+}
+
+const recallNumber = math.MaxInt64
+
+// receive returns the messages of the step.
+func (b *scriptBench) receive() (list []message) {
+	b.r.Helper()
+	if err := b.rdb.Publish(scriptCtx, scriptMark, scriptMark).Err(); err != nil {
+		b.failf("%v", err)
+	}
+	for {
+		x, err := b.sub.ReceiveTimeout(scriptCtx, 5*time.Second)
+		if err != nil {
+			b.failf("%v", err)
+		}
+		m := x.(*redis.Message)
+		if m.Channel == scriptMark {
+			return list
+		}
+		keeper, field := strings.TrimPrefix(m.Channel, scriptWake), strings.Fields(m.Payload)
+		for i := 0; i+1 < len(field); i += 2 {
+			w := message{keeper: keeper, number: recallNumber}
+			w.serial, _ = strconv.Atoi(field[i])
+			if field[i+1] != "recall" {
+				w.number, _ = strconv.ParseInt(field[i+1], 10, 64)
+			}
+			if w.number == 0 || w.serial < 1 {
+				b.failf("message %q to %s", m.Payload, keeper)
+			}
+			list = append(list, w)
+		}
 	}
 }

@@ -1,0 +1,449 @@
+package proptest
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
+	"github.com/lockkeeper/lockkeeper/lua"
+	"github.com/redis/go-redis/v9"
+	"pgregory.net/rapid"
+)
+
+// realBench runs drawn sequences of scripts on a real server, whose Lua is not that of the embedded one, and checks the promises of the
+// simulation after each. The oracles read an embedded server, to which everything is copied. Leases and heartbeats are ended by hand.
+type realBench struct {
+	*scriptBench
+	w          *world
+	set        *lua.Set
+	copied     *miniredis.Subscriber // as subscribed as the keepers are
+	waiting    map[*request]bool     // told to wait, and neither granted since nor released
+	copies     map[string]bool       // tokens of requests that were sent more than once
+	tombstoned map[string]bool
+}
+
+// redlockServer is one server of a redlock.
+type redlockServer struct{ mutexLock }
+
+func (*redlockServer) scripts() *lua.Set { return lua.Redlock }
+
+// TestScriptsKeepPromisesOnRealServer checks in sequences of every script of the locks, in any order, that the leases fit together,
+// fences rise, waiters are served in order, and whatever else a step of the simulation has to keep; that replies and messages are true;
+// that a try is refused only while somebody holds or waits; and that in the end everybody is served and nothing is left.
+func TestScriptsKeepPromisesOnRealServer(t *testing.T) {
+	for _, open := range []func() primitive{
+		func() primitive { return &mutexLock{} }, func() primitive { return fairLock{} },
+		func() primitive { return &redlockServer{} }, func() primitive { return &readWriteLock{} },
+	} {
+		set := open().scripts()
+		t.Run(set.Kind, func(t *testing.T) {
+			rdb, u := redistest.Start(t).Client(), newRun(t)
+			checkPart(t, 0.2, func(r *rapid.T) { realSequence(r, u, rdb, open(), set) })
+			u.report("a lease is granted", "a try is refused", "a request waits", "a message says that a lease is granted",
+				"a repeated request is refused", "a waiter rejoins", "all are served")
+		})
+	}
+}
+
+func realSequence(r *rapid.T, u *run, rdb *redis.Client, kind primitive, set *lua.Set) {
+	w := &world{run: u, r: r, kind: kind, start: time.Now(), tally: u.tally, times: times{ttl: 30 * time.Second}, server: newServer(nil)}
+	defer w.server.mini.Close()
+	if rw, is := kind.(*readWriteLock); is {
+		rw.settings(r)
+	}
+	w.begin()
+	b := &realBench{
+		scriptBench: newScriptBench(r, rdb, nil, set.KeyKind), w: w, set: set, copied: w.server.mini.NewSubscriber(),
+		waiting: map[*request]bool{}, copies: map[string]bool{}, tombstoned: map[string]bool{},
+	}
+	defer b.close()
+	defer b.copied.Close()
+	for k, subscribed := range b.listening {
+		if subscribed {
+			b.copied.Subscribe(scriptWake + k)
+		}
+	}
+	b.keys, b.ran = w.history.keys.All(), b.hasRun
+	waiter := func(*rapid.T) { b.acquires(b.newRequest(), true) }
+	releases := func(*rapid.T) { b.releases(draw(r, b.held(), "holder")) }
+	heartbeats := func(*rapid.T) { b.heartbeats(rapid.SampledFrom(keepers).Draw(r, "keeper")) }
+	commands := map[string]func(*rapid.T){
+		"":                         func(*rapid.T) { w.fail() },
+		"a waiter arrives":         waiter,
+		"another waiter arrives":   waiter,
+		"a third waiter arrives":   waiter,
+		"a try":                    func(*rapid.T) { b.acquires(b.newRequest(), false) },
+		"a request is repeated":    b.repeats,
+		"a holder releases":        releases,
+		"another holder releases":  releases,
+		"a waiter leaves":          func(*rapid.T) { b.releases(draw(r, b.queued(), "waiter")) },
+		"a request is released":    func(*rapid.T) { b.releases(draw(r, w.requests, "request")) },
+		"a lease is renewed":       b.renews,
+		"a keeper heartbeats":      heartbeats,
+		"another keeper does":      heartbeats,
+		"a subscription changes":   b.toggleSubscription,
+		"a lease ends":             b.leaseEnds,
+		"the heartbeat has lapsed": b.heartbeatLapses,
+	}
+	if set == lua.RWLock {
+		commands["a lease is converted"] = b.converts
+		commands["another is converted"] = b.converts
+	}
+	if set.RaiseFence != nil {
+		commands["the fence is raised"] = b.raisesFence
+	}
+	for range rapid.IntRange(2, 6).Draw(r, "at first") {
+		b.acquires(b.newRequest(), true)
+	}
+	r.Repeat(commands)
+	b.serveAll()
+}
+
+// copyData copies what is at the server, and its time, to where the oracles look.
+func (b *realBench) copyData() {
+	pipe, s := b.rdb.TxPipeline(), b.w.server
+	now := pipe.Time(scriptCtx)
+	owner, meta := pipe.MGet(scriptCtx, b.keys[0]), pipe.HGetAll(scriptCtx, b.keys[1])
+	var ends []*redis.DurationCmd
+	for _, key := range b.keys {
+		ends = append(ends, pipe.PExpireTime(scriptCtx, key))
+	}
+	sets := map[string]*redis.ZSliceCmd{b.keys[2]: pipe.ZRangeWithScores(scriptCtx, b.keys[2], 0, -1), b.keys[3]: pipe.ZRangeWithScores(scriptCtx, b.keys[3], 0, -1)}
+	if !b.set.OneHolder {
+		sets[b.keys[0]] = pipe.ZRangeWithScores(scriptCtx, b.keys[0], 0, -1)
+	}
+	if _, err := pipe.Exec(scriptCtx); err != nil {
+		b.failf("%v", err)
+	}
+	var data []record
+	for i, key := range b.keys {
+		if ends[i].Val() == -1 {
+			b.failf("%s does not expire", key)
+		} else if ends[i].Val() < 0 {
+			continue
+		}
+		// An expiry counts from when the command runs, and a script may have read the time before.
+		k := record{key: key, ends: time.UnixMilli(ends[i].Val().Milliseconds()).Add(-100 * time.Millisecond)}
+		switch set := sets[key]; {
+		case set != nil:
+			k.scores = map[string]float64{}
+			for _, z := range set.Val() {
+				k.scores[z.Member.(string)] = z.Score
+			}
+		case i == 0:
+			k.text, _ = owner.Val()[0].(string)
+		default:
+			for field, value := range meta.Val() {
+				k.fields = append(k.fields, field, value)
+			}
+		}
+		data = append(data, k)
+	}
+	s.ahead = time.Until(now.Val())
+	s.start(data)
+}
+
+// view copies the state, and reads it.
+func (b *realBench) view() *view {
+	b.copyData()
+	return b.w.view()
+}
+
+// hasRun checks a step after its script has run.
+func (b *realBench) hasRun(s *lua.Script, args []any, reply any) {
+	w, before := b.w, b.w.history.last
+	call := script{text: s.Text, zero: reply == int64(0)}
+	for _, arg := range args {
+		call.argv = append(call.argv, fmt.Sprint(arg))
+	}
+	b.copyData()
+	w.server.now()
+	w.stepped(call)
+	after := w.history.last
+	received := b.receive()
+	for token, l := range after.leases {
+		q := w.requestLocked(token)
+		if had, is := before.leases[token]; is && had.fence == l.fence || b.set.RaiseFence != nil && s == b.set.RaiseFence {
+			continue
+		}
+		w.tally["a lease is granted"]++
+		if delete(b.waiting, q); slices.Contains(call.argv, token) || w.terms(token).unnotifiable {
+			continue
+		}
+		w.tally["a message says that a lease is granted"]++
+		if !slices.Contains(received, message{keeper: w.terms(token).keeper, serial: q.n + 1, number: int64(l.fence)}) {
+			b.failf("no message about the grant of %s with fence %d in %v", token, l.fence, received)
+		}
+	}
+	for _, y := range after.queue {
+		w.requestLocked(y.token).position = y.at
+	}
+	w.fail()
+}
+
+func (b *realBench) held() (list []*request) {
+	return b.those(func(v *view, token string) bool { return v.leases[token].ends > 0 })
+}
+
+func (b *realBench) queued() (list []*request) {
+	return b.those(func(v *view, token string) bool {
+		_, stands := v.position(token)
+		return stands
+	})
+}
+
+func (b *realBench) those(is func(v *view, token string) bool) (list []*request) {
+	for _, q := range b.w.requests {
+		if is(b.w.history.last, q.token) {
+			list = append(list, q)
+		}
+	}
+	return list
+}
+
+// newRequest draws a request.
+func (b *realBench) newRequest() *request {
+	q := &request{w: b.w, n: len(b.w.requests)}
+	b.w.kind.wants(b.r, q)
+	return b.add(q, rapid.SampledFrom(keepers).Draw(b.r, "keeper"))
+}
+
+// add gives a request its token.
+func (b *realBench) add(q *request, keeper string) *request {
+	flags := q.use
+	if keeper == "mute" {
+		flags += "s"
+	}
+	switch rw, _ := b.w.kind.(*readWriteLock); {
+	case q.use == writing && rw.streak > 0:
+		flags += strconv.Itoa(rw.streak)
+	case q.use == upgrades:
+		flags += strconv.Itoa(q.n + 1)
+	}
+	q.token = fmt.Sprintf("%s:%d:%d.%d%s", keeper, q.n+1, q.ttl().Milliseconds(), heartbeatTimeout.Milliseconds(), flags)
+	b.w.requests = append(b.w.requests, q)
+	return q
+}
+
+// acquires runs acquire, and mostly the fast script before. A request that converts a lease names the other.
+func (b *realBench) acquires(q *request, waits bool) {
+	b.r.Helper()
+	policyArg, heartbeat := "", int64(0)
+	if q.origin != nil {
+		policyArg = q.origin.token
+	}
+	if waits {
+		heartbeat = heartbeatTimeout.Milliseconds()
+	}
+	b.w.history.last = b.view()
+	b.time("acquire %s, waits %v, in place of %q", q.token, waits, policyArg)
+	before := b.w.history.last
+	var got []int64
+	if b.set.Fast.Acquire != nil && q.origin == nil && rapid.IntRange(0, 3).Draw(b.r, "fast") > 0 {
+		if got, _ = b.evalFastAcquire(b.set, q.token, q.ttl().Milliseconds(), ""); waits && got != nil && got[0] != lua.Granted {
+			got = nil
+		}
+	}
+	if got == nil {
+		got = b.eval(b.set.Acquire, acquireArgs(q.token, q.ttl().Milliseconds(), heartbeat, policyArg, 0))
+	}
+	after := b.w.history.last
+	at, stands := after.position(q.token)
+	l, holds := after.leases[q.token]
+	switch {
+	case got[0] == lua.Granted && holds && l.fence == uint64(got[1]) && !b.tombstoned[q.token]:
+		delete(b.waiting, q)
+	case got[0] == lua.Waiting && stands && at == float64(got[3]) && waits && !b.tombstoned[q.token]:
+		b.waiting[q] = true
+		b.w.tally["a request waits"]++
+	case got[0] == lua.Refused && !holds && (q.origin != nil || !waits && !b.w.kind.free(before)):
+		b.w.tally["a try is refused"]++
+	case got[0] == lua.Conflict && q.use == upgrades:
+	case got[0] == lua.Tombstoned && b.tombstoned[q.token] && !holds:
+		b.w.tally["a repeated request is refused"]++
+	default:
+		b.failf("reply %v; it has a lease: %v %v, waits: %v at %.0f, before it there were %v and %v", got, holds, l, stands, at, before.leases, before.queue)
+	}
+}
+
+// repeats sends a request once more that waits, holds, or is refused by its tombstone.
+func (b *realBench) repeats(*rapid.T) {
+	v := b.w.history.last
+	q := draw(b.r, b.those(func(_ *view, token string) bool {
+		_, stands := v.position(token)
+		return stands || v.leases[token].ends > 0 || b.tombstoned[token]
+	}), "request")
+	_, stands := v.position(q.token)
+	b.copies[q.token] = true
+	b.acquires(q, stands || rapid.Bool().Draw(b.r, "waits"))
+}
+
+// converts upgrades or downgrades a lease.
+func (b *realBench) converts(*rapid.T) {
+	from := draw(b.r, b.held(), "holder")
+	q := &request{w: b.w, n: len(b.w.requests), origin: from, use: downgrades}
+	if reading(from.use) {
+		q.use = upgrades
+	}
+	b.acquires(b.add(q, b.w.terms(from.token).keeper), q.use == downgrades || rapid.IntRange(0, 3).Draw(b.r, "waits") > 0)
+}
+
+// releases ends a lease or a wait, with a tombstone if there are several copies of the request. Without one it is not sent again.
+func (b *realBench) releases(q *request) {
+	tombstone := tombstoneTTL.Milliseconds()
+	if !b.copies[q.token] {
+		tombstone *= rapid.SampledFrom([]int64{0, 0, 1}).Draw(b.r, "tombstone")
+	}
+	b.time("%s is released, tombstone %d", q.token, tombstone)
+	before := b.w.history.last
+	got := b.evalRelease(b.set, "", q.token, tombstone, 0)
+	_, stood := before.position(q.token)
+	want := int64(lua.Refused)
+	if before.leases[q.token].ends > 0 {
+		want = lua.Granted
+	} else if stood {
+		want = lua.Left
+	}
+	if got[0] != want {
+		b.failf("reply %v, want code %d", got, want)
+	}
+	if owed := b.w.kind.owed(b.w, b.w.history.last); want == lua.Granted && len(owed) > 0 {
+		b.failf("%v could be granted it, and the reply is %v", owed, got)
+	}
+	b.tombstoned[q.token] = b.tombstoned[q.token] || tombstone > 0
+	delete(b.waiting, q)
+}
+
+func (b *realBench) renews(*rapid.T) {
+	q := draw(b.r, b.w.requests, "request")
+	ms, keys := q.ttl().Milliseconds()-rapid.SampledFrom([]int64{0, 1000}).Draw(b.r, "less"), rapid.SampledFrom([]int{1, 2, 4}).Draw(b.r, "keys")
+	b.time("%s is renewed for %d ms, with %d keys", q.token, ms, keys)
+	l, held := b.w.history.last.leases[q.token]
+	got := b.evalRenew(b.set, keys, q.token, ms, yes(keys == 4))
+	switch now := b.w.history.last; {
+	case held != (got[0] == lua.Granted), held && keys > 1 && uint64(got[1]) != l.fence:
+		b.failf("reply %v, held: %v, fence %d", got, held, l.fence)
+	case held && keys == 4 && now.leases[q.token].ends < now.now+ms*1000-3e6:
+		b.failf("it lasts for %d µs", now.leases[q.token].ends-now.now)
+	}
+}
+
+// heartbeats is the heartbeat of a keeper's requests that were told to wait. Those that were removed meanwhile rejoin.
+func (b *realBench) heartbeats(keeper string) {
+	var list []*request
+	args := heartbeatArgs(protocol.HeartbeatRejoin, "")
+	for _, q := range b.w.requests {
+		if b.waiting[q] && b.w.terms(q.token).keeper == keeper {
+			list, args = append(list, q), append(args, q.token, int64(q.position))
+		}
+	}
+	if len(list) == 0 {
+		b.r.Skip("none waits")
+	}
+	b.time("heartbeats of %v", list)
+	got := b.eval(b.set.Heartbeat, args)
+	for rest := got[7:]; len(rest) > 0; rest = rest[4:] {
+		q := list[rest[0]-1]
+		l, holds := b.w.history.last.leases[q.token]
+		switch code := rest[1]; {
+		case code == lua.Waiting && rest[2] == int64(q.position):
+			b.w.tally["a waiter rejoins"]++
+		case (code == lua.Granted || code == lua.Held) && holds && uint64(rest[2]) == l.fence:
+		case (code == lua.Refused || code == lua.Conflict) && q.use == upgrades:
+			delete(b.waiting, q)
+		default:
+			b.failf("reply %v about %s", got, q.token)
+		}
+	}
+}
+
+func (b *realBench) toggleSubscription(*rapid.T) {
+	k := rapid.SampledFrom(keepers[:3]).Draw(b.r, "keeper")
+	b.listen(k, !b.listening[k])
+}
+
+// listen also subscribes where the oracles look.
+func (b *realBench) listen(keeper string, subscribes bool) {
+	b.scriptBench.listen(keeper, subscribes)
+	if subscribes {
+		b.copied.Subscribe(scriptWake + keeper)
+	} else {
+		b.copied.Unsubscribe(scriptWake + keeper)
+	}
+}
+
+// byHand changes what the server has.
+func (b *realBench) byHand(err error) {
+	if err != nil {
+		b.failf("%v", err)
+	}
+	b.w.history.last = b.view()
+}
+
+func (b *realBench) leaseEnds(*rapid.T) {
+	q := draw(b.r, b.held(), "holder")
+	b.time("the lease of %s ends", q.token)
+	if b.set.OneHolder {
+		b.byHand(b.rdb.Del(scriptCtx, b.keys[0]).Err())
+	} else {
+		b.byHand(b.rdb.ZAdd(scriptCtx, b.keys[0], redis.Z{Score: float64(time.Now().UnixMilli() - 1), Member: q.token}).Err())
+	}
+}
+
+func (b *realBench) heartbeatLapses(*rapid.T) {
+	q := draw(b.r, b.queued(), "waiter")
+	b.time("the heartbeat of %s has lapsed", q.token)
+	lapse := float64(protocol.Heartbeats + time.Now().UnixMilli() - 1)
+	b.byHand(b.rdb.ZAdd(scriptCtx, b.keys[2], redis.Z{Score: lapse, Member: "+" + q.token}).Err())
+}
+
+// raisesFence raises the fence of a redlock's lease, mostly.
+func (b *realBench) raisesFence(*rapid.T) {
+	q := draw(b.r, b.w.requests, "request")
+	l, holds := b.w.history.last.leases[q.token]
+	least := int64(l.fence) + rapid.SampledFrom([]int64{10000, 1, 0, -100000}).Draw(b.r, "more")
+	uptime := rapid.SampledFrom([]int64{0, time.Hour.Milliseconds()}).Draw(b.r, "uptime") // it has just been started
+	b.time("the fence of %s is raised to %d, uptime %d", q.token, least, uptime)
+	got := b.eval(b.set.RaiseFence, protocol.RaiseFenceArgs(nil, q.token, least, scriptSettings, uptime))
+	fence := int64(b.w.history.last.leases[q.token].fence)
+	switch {
+	case !holds && got[0] == lua.Refused:
+	case holds && uptime > 0 && got[0] == lua.Unknown && got[1] < uptime:
+	case holds && uptime == 0 && got[0] == lua.Granted && got[1] == fence && fence == max(least, int64(l.fence)):
+		b.w.history.maxFence = max(b.w.history.maxFence, uint64(fence))
+	default:
+		b.failf("reply %v, and the fence is %d after %d", got, fence, l.fence)
+	}
+}
+
+// serveAll checks that everybody is served who waits, and that nothing is left.
+func (b *realBench) serveAll() {
+	for _, k := range keepers[:3] {
+		b.listen(k, true)
+	}
+	for round := 0; len(b.waiting)+len(b.held()) > 0; round++ {
+		if round > 2*len(b.w.requests) {
+			b.failf("%d still wait", len(b.waiting))
+		}
+		for _, q := range b.held() {
+			b.releases(q)
+		}
+		for _, k := range keepers {
+			if slices.ContainsFunc(b.w.requests, func(q *request) bool { return b.waiting[q] && b.w.terms(q.token).keeper == k }) {
+				b.heartbeats(k)
+			}
+		}
+	}
+	b.w.tally["all are served"]++
+	last := b.newRequest()
+	b.acquires(last, false)
+	b.releases(last)
+	if left := b.rdb.Exists(scriptCtx, b.keys[0], b.keys[2]).Val(); left > 0 {
+		b.failf("%d keys are left", left)
+	}
+}
