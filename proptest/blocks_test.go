@@ -2,23 +2,16 @@ package proptest
 
 import (
 	"context"
-	"fmt"
 	"math/rand"
-	"strconv"
 	"strings"
-	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/retain"
-	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/lockkeeper/lockkeeper/ratelimit"
-	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
 	"pgregory.net/rapid"
 )
 
@@ -33,36 +26,27 @@ const (
 	// Without faults, callers who want more get nearly all of the limit, and are refused inside only shortly after an answer of the server;
 	// with faults, each process is served when those have ended.
 	blocksProgress = "what is free is granted"
-	// After all processes are closed nothing remains but metadata.
-	blocksNothing = "nothing remains"
 )
 
-// blocksWorld is a server, the processes that use one rate limit on it, and what they were granted.
+// blocksWorld is a world whose processes use one rate limit, and what they were granted.
 type blocksWorld struct {
-	r         *rapid.T
-	server    *redisServer
+	*world
 	keys      protocol.Keys
 	limit     int
 	window    time.Duration
 	faultless bool
-	stop      chan struct{}
-	actors    sync.WaitGroup
-	processes []*blocksProcess
-	setBack   time.Duration
+	wants     bool // callers want more than the limit
+	limiters  []*ratelimit.Limiter
 
-	mu      sync.Mutex // guards the fields below
+	// Guarded by world.mu.
 	takenAt map[uint64]time.Time
 	grants  []permitGrant // of the last window, and a little more
 	total   int
 	asked   time.Time // when the server last ran a script
 	since   time.Time // when the server last forgot what was taken
 	paused  [2]time.Time
-	pauses  *blocksProcess // that has called Pause
-	wants   bool           // callers want more than the limit
+	pauses  *process // that has called Pause
 	limits  []limitSince
-	tally   map[string]int
-	log     []string
-	broken  string
 }
 
 type permitGrant struct {
@@ -76,29 +60,10 @@ type limitSince struct {
 	limit int
 }
 
-type blocksProcess struct {
-	*lockkeeper.Keeper
-	*ratelimit.Limiter
-	link    *link
-	rdb     *redis.Client
-	crashed bool
-}
-
 // decided is what the hooks say of a call.
 type decided struct{ inside bool }
 
 type decidedKey struct{}
-
-func (w *blocksWorld) breaks(promise, format string, args ...any) {
-	if w.broken == "" {
-		w.broken = promise + ": " + fmt.Sprintf(format, args...)
-		w.log = append(w.log, fmt.Sprintf("%v BROKEN %s", time.Now().Format("05.000000"), w.broken))
-	}
-}
-
-func (w *blocksWorld) note(format string, args ...any) {
-	w.log = append(w.log, time.Now().Format("05.000000")+" "+fmt.Sprintf(format, args...))
-}
 
 // stepped notes when the server grants permits.
 func (w *blocksWorld) stepped(script) {
@@ -122,7 +87,7 @@ func (w *blocksWorld) stepped(script) {
 }
 
 // granted notes a grant of n permits to a caller of a process, with that fence, and checks the window that ends with it.
-func (w *blocksWorld) granted(p *blocksProcess, fence uint64, n int, inside bool) {
+func (w *blocksWorld) granted(p *process, fence uint64, n int, inside bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := time.Now()
@@ -149,7 +114,7 @@ func (w *blocksWorld) granted(p *blocksProcess, fence uint64, n int, inside bool
 		begun = begun.Add(retain.Ahead(w.window))
 	}
 	if at.After(begun) && at.Before(w.paused[1]) {
-		w.breaks(blocksPause, "%v after it began, fence %d", at.Sub(w.paused[0]), fence)
+		w.breaksLocked(blocksPause, "%v after it began, fence %d", at.Sub(w.paused[0]), fence)
 	}
 }
 
@@ -172,7 +137,7 @@ func (w *blocksWorld) checkWindow(end time.Time) {
 		}
 	}
 	if n > most {
-		w.breaks(blocksWindow, "%d in the %v before %s, the limit is %d", n, w.window, end.Format("05.000000"), most)
+		w.breaksLocked(blocksWindow, "%d in the %v before %s, the limit is %d", n, w.window, end.Format("05.000000"), most)
 	}
 	if len(w.grants) > 500 {
 		w.grants = kept
@@ -180,25 +145,20 @@ func (w *blocksWorld) checkWindow(end time.Time) {
 }
 
 // calls asks for permits until the end of the schedule.
-func (w *blocksWorld) calls(p *blocksProcess, random *rand.Rand, pause time.Duration, burst int) {
+func (w *blocksWorld) calls(p *process, random *rand.Rand, pause time.Duration, burst int) {
 	for {
 		for range 1 + random.Intn(burst) {
-			select {
-			case <-w.stop:
+			if w.isClosing() {
 				return
-			default:
 			}
 			w.call(p, random)
 		}
-		select {
-		case <-w.stop:
-			return
-		case <-time.After(pause/2 + time.Duration(random.Int63n(int64(pause)))):
-		}
+		time.Sleep(pause/2 + time.Duration(random.Int63n(int64(pause))))
 	}
 }
 
-func (w *blocksWorld) call(p *blocksProcess, random *rand.Rand) {
+func (w *blocksWorld) call(p *process, random *rand.Rand) {
+	l := w.limiters[p.id]
 	var d decided
 	ctx := context.WithValue(context.Background(), decidedKey{}, &d)
 	n := 1
@@ -209,13 +169,13 @@ func (w *blocksWorld) call(p *blocksProcess, random *rand.Rand) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	if random.Intn(20) == 0 {
-		_ = p.DoN(ctx, n, func(_ context.Context, fence uint64) error {
+		_ = l.DoN(ctx, n, func(_ context.Context, fence uint64) error {
 			w.granted(p, fence, n, d.inside)
 			return nil
 		})
 		return
 	}
-	r, err := p.AllowN(ctx, n)
+	r, err := l.AllowN(ctx, n)
 	switch {
 	case err != nil:
 	case r.Allowed:
@@ -226,37 +186,29 @@ func (w *blocksWorld) call(p *blocksProcess, random *rand.Rand) {
 			w.tally["refused inside"]++
 		}
 		if r.RetryAfter < 0 || r.Remaining < 0 {
-			w.breaks(blocksProgress, "refused with %+v", r)
+			w.breaksLocked(blocksProgress, "refused with %+v", r)
 		}
-		if unasked := time.Since(w.asked); d.inside && w.faultless && unasked > p.link.lag+retain.Ahead(w.window) {
-			w.breaks(blocksProgress, "refused inside with %+v, though the server was not asked for %v", r, unasked)
+		if unasked := time.Since(w.asked); d.inside && w.faultless && unasked > w.lag+retain.Ahead(w.window) {
+			w.breaksLocked(blocksProgress, "refused inside with %+v, though the server was not asked for %v", r, unasked)
 		}
 		w.mu.Unlock()
 	}
 }
 
-func (w *blocksWorld) join(lag time.Duration) {
-	p := &blocksProcess{link: newLink(faultnet.Buffer(w.server.dial), lag, int64(len(w.processes)))}
-	p.rdb = redis.NewClient(&redis.Options{
-		Addr: "127.0.0.1:1", Dialer: p.link.Dial, DialerRetries: 1, ReadTimeout: usual.timeout, PoolSize: 100,
-		MaxRetries: -1, MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}, DisableIdentity: true,
-	})
-	var err error
-	p.Keeper, err = lockkeeper.New(p.rdb, &lockkeeper.Options{
-		NoOwner: true, MetadataTTL: idle, Retry: lockkeeper.RetryPolicy{MaxElapsed: -1}, Logger: silent,
-		Hooks: lockkeeper.Hooks{AcquireDone: func(e lockkeeper.Event) {
+// joins starts a process with a limiter.
+func (w *blocksWorld) joins() {
+	p := w.startProcess(func(*process) lockkeeper.Hooks {
+		return lockkeeper.Hooks{AcquireDone: func(e lockkeeper.Event) {
 			if d, is := e.Context.Value(decidedKey{}).(*decided); is {
 				d.inside = e.Local
 			}
-		}},
+		}}
 	})
-	if err == nil {
-		p.Limiter, err = ratelimit.New(p.Keeper, name, w.limit, w.window, &ratelimit.Options{Retain: true})
-	}
+	l, err := ratelimit.New(p.Keeper, name, w.limit, w.window, &ratelimit.Options{Retain: true})
 	if err != nil {
 		panic(err)
 	}
-	w.processes = append(w.processes, p)
+	w.limiters = append(w.limiters, l)
 }
 
 // forgotten notes that the server has forgotten what was taken until now.
@@ -268,21 +220,14 @@ func (w *blocksWorld) forgotten() {
 
 // disturb injects a fault, or changes the limit, or pauses.
 func (w *blocksWorld) disturb(r *rapid.T) {
-	p := w.processes[rapid.IntRange(0, len(w.processes)-1).Draw(r, "process")]
-	d := duration(r, 4*time.Second)
-	all := []string{"the limit changes", "a pause"}
-	if !w.faultless {
-		all = append(all, "replies lost", "duplicates", "cut off", "frozen", "slow", "disconnected", "crash",
-			"server frozen", "server restarts empty", "clock forward", "clock back")
-	} else if w.wants {
+	if w.faultless && w.wants {
 		return
 	}
-	what := rapid.SampledFrom(all).Draw(r, "fault")
-	w.mu.Lock()
-	w.note("%s, %v", what, d)
-	w.tally[what]++
-	w.mu.Unlock()
-	after := func(f func()) { time.AfterFunc(d, f) }
+	all := []string{"the limit changes", "a pause"}
+	if !w.faultless {
+		all = append(append(all, "server restarts empty", "clock forward"), faults...)
+	}
+	what, p, d := w.disturbance(r, all)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	switch what {
@@ -293,7 +238,7 @@ func (w *blocksWorld) disturb(r *rapid.T) {
 			w.limits = append(w.limits, limitSince{time.Now(), limit})
 		}
 		w.mu.Unlock()
-		err := p.SetLimit(ctx, limit)
+		err := w.limiters[p.id].SetLimit(ctx, limit)
 		w.mu.Lock()
 		if w.limits = append(w.limits, limitSince{time.Now(), limit}); err != nil {
 			w.limits = append(w.limits, limitSince{time.Now(), w.limit}) // it may have been changed or not
@@ -301,27 +246,14 @@ func (w *blocksWorld) disturb(r *rapid.T) {
 		w.mu.Unlock()
 	case "a pause":
 		called := time.Now()
-		if err := p.Pause(ctx, d); err == nil && w.faultless {
+		if err := w.limiters[p.id].Pause(ctx, d); err == nil && w.faultless {
 			w.mu.Lock()
 			w.paused, w.pauses = [2]time.Time{time.Now(), called.Add(d)}, p
 			w.mu.Unlock()
 		}
-	case "crash":
-		if p != w.processes[0] {
-			p.crashed = true
-			p.link.Kill()
-		}
-	case "server frozen":
-		synctest.Wait()
-		w.server.freeze()
-		after(w.server.thaw)
 	case "server restarts empty":
 		w.server.thaw()
-		w.server.stop()
-		for _, p := range w.processes {
-			p.link.Cut()
-		}
-		synctest.Wait()
+		w.stopServer()
 		w.forgotten()
 		w.mu.Lock()
 		w.limits = append(w.limits, limitSince{time.Now(), w.limit}) // that of the processes
@@ -330,21 +262,18 @@ func (w *blocksWorld) disturb(r *rapid.T) {
 	case "clock forward":
 		w.server.jump(d * 10)
 		w.forgotten()
-	case "clock back":
-		w.server.jump(-d * 10)
-		w.setBack += d * 10
 	default:
-		p.link.fault(r, what, d)
+		w.inject(r, what, p, d)
 	}
 }
 
-// advance lets time pass.
-func (w *blocksWorld) advance(d time.Duration) {
+// pass lets time pass.
+func (w *blocksWorld) pass(d time.Duration) {
 	time.Sleep(d)
 	w.fail()
 }
 
-func (w *blocksWorld) run(r *rapid.T) {
+func (w *blocksWorld) schedules(r *rapid.T) {
 	w.faultless = rapid.IntRange(0, 3).Draw(r, "without faults") == 0
 	limits := []int{1, 2, 5, 20, 60}
 	if w.faultless { // mostly one that is large enough to check how much of it is granted
@@ -353,10 +282,10 @@ func (w *blocksWorld) run(r *rapid.T) {
 	w.limit = rapid.SampledFrom(limits).Draw(r, "limit")
 	w.window = rapid.SampledFrom([]time.Duration{200 * time.Millisecond, time.Second, 3 * time.Second}).Draw(r, "window")
 	w.limits = []limitSince{{time.Now(), w.limit}}
-	lag := rapid.SampledFrom([]time.Duration{0, time.Millisecond, 5 * time.Millisecond, 20 * time.Millisecond}).Draw(r, "lag")
+	w.lag = rapid.SampledFrom([]time.Duration{0, time.Millisecond, 5 * time.Millisecond, 20 * time.Millisecond}).Draw(r, "lag")
 	processes := rapid.IntRange(1, 4).Draw(r, "processes")
 	for range processes {
-		w.join(lag)
+		w.joins()
 	}
 	rate := rapid.SampledFrom([]float64{0.3, 1, 4}).Draw(r, "demand")
 	w.wants = rate > 1
@@ -369,23 +298,22 @@ func (w *blocksWorld) run(r *rapid.T) {
 			w.actors.Go(func() { w.calls(p, random, max(time.Duration(each), 100*time.Microsecond), burst) })
 		}
 	}
-	w.advance(2 * w.window) // until demand is known
+	w.pass(2 * w.window) // until demand is known
 	began, total := time.Now(), w.granted0()
 	for range rapid.IntRange(2, 6).Draw(r, "events") {
-		w.advance(duration(r, 3*time.Second))
+		w.pass(duration(r, 3*time.Second))
 		w.disturb(r)
 	}
 	if w.faultless && w.wants && w.limit >= 60 && w.window >= time.Second {
-		w.advance(3 * w.window)
+		w.pass(3 * w.window)
 		took := time.Since(began)
 		got := float64(w.granted0()-total) / (float64(w.limit) * took.Seconds() / w.window.Seconds())
-		w.tally["the limit is wanted all the time"]++
-		if w.mu.Lock(); got < 0.8 {
+		w.reach("the limit is wanted all the time")
+		if got < 0.8 {
 			w.breaks(blocksProgress, "%.2f of the limit were granted to callers who wanted more", got)
 		}
-		w.mu.Unlock()
 	}
-	w.recover()
+	w.conclude(w.pass, blocksProgress, func(ctx context.Context, p *process) error { return w.limiters[p.id].Wait(ctx) })
 }
 
 func (w *blocksWorld) granted0() int {
@@ -394,92 +322,16 @@ func (w *blocksWorld) granted0() int {
 	return w.total
 }
 
-// recover ends all faults, and checks that everybody is served then, and that nothing is left.
-func (w *blocksWorld) recover() {
-	w.server.thaw()
-	for _, p := range w.processes {
-		if !p.crashed {
-			p.link.Thaw()
-			p.link.Refuse(false)
-			p.link.Slow(0, 0)
-			p.link.Restore()
-		}
-	}
-	w.advance(4*time.Second + usual.settling())
-	for i, p := range w.processes {
-		if p.crashed {
-			continue
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		if err := p.Wait(ctx); err != nil {
-			w.mu.Lock()
-			w.breaks(blocksProgress, "process %d at the end: %v", i, err)
-			w.mu.Unlock()
-		}
-		cancel()
-	}
-	w.halt()
-	time.Sleep(2*time.Minute + w.setBack)
-	if keys := w.server.keys(); len(keys) > 0 {
-		w.mu.Lock()
-		w.breaks(blocksNothing, "%v", keys)
-		w.mu.Unlock()
-	}
-	w.fail()
-}
-
-func (w *blocksWorld) halt() {
-	w.server.thaw()
-	select {
-	case <-w.stop:
-		return
-	default:
-	}
-	close(w.stop)
-	var all sync.WaitGroup
-	for _, p := range w.processes {
-		all.Go(func() { _ = p.Keeper.Close() })
-	}
-	all.Wait()
-	w.actors.Wait()
-}
-
-func (w *blocksWorld) fail() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.broken == "" {
-		return
-	}
-	for _, line := range w.log {
-		w.r.Log(line)
-	}
-	panic(broken(w.broken))
-}
-
 // TestBlocksSimulation runs processes that take permits of a rate limit ahead, with faults.
 func TestBlocksSimulation(t *testing.T) {
-	tally := map[string]int{}
-	if !checksSet {
-		defer setFlag("rapid.checks", setFlag("rapid.checks", strconv.Itoa(few)))
-		defer setFlag("rapid.seed", setFlag("rapid.seed", "1"))
-	}
-	inBubbles(t, tally, func(r *rapid.T) bubbled {
-		w := &blocksWorld{r: r, stop: make(chan struct{}), takenAt: map[uint64]time.Time{}, tally: tally}
+	simulatePrograms(t, 1, few, func(w *world) {
+		b := &blocksWorld{world: w, takenAt: map[uint64]time.Time{}}
 		var err error
-		if w.keys, err = protocol.KeysOf("lock:", name, lua.RateLimit.KeyKind, false); err != nil {
+		if b.keys, err = protocol.KeysOf("lock:", name, lua.RateLimit.KeyKind, false); err != nil {
 			panic(err)
 		}
-		w.server = newServer(w.stepped)
-		return w
+		w.server.step = b.stepped
+		b.schedules(w.r)
 	}, "granted inside", "granted by the server", "refused inside", "the limit changes", "a pause", "crash",
 		"the limit is wanted all the time", "clock back", "server restarts empty")
-}
-
-// end closes what the schedule has opened.
-func (w *blocksWorld) end() {
-	w.halt()
-	for _, p := range w.processes {
-		_ = p.rdb.Close()
-	}
-	w.server.mini.Close()
 }

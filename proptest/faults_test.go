@@ -280,15 +280,20 @@ func (w *world) restartWith(data []record, d time.Duration) {
 	w.mu.Lock()
 	w.serverDegradedLocked(d)
 	w.mu.Unlock()
+	w.stopServer()
+	time.Sleep(d)
+	w.server.start(data)
+	w.dataLost(true)
+	w.note("the server runs again")
+}
+
+// stopServer stops the server, and ends all connections.
+func (w *world) stopServer() {
 	w.server.stop()
 	for _, p := range w.processes {
 		p.link.Cut()
 	}
 	synctest.Wait()
-	time.Sleep(d)
-	w.server.start(data)
-	w.dataLost(true)
-	w.note("the server runs again")
 }
 
 // jumpClock sets the server's clock, forward or back. A failover restores nothing from before that.

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
-	"pgregory.net/rapid"
 )
 
 // link is the connection of one process to the server: a faultnet.Net that can also be frozen, as for a process that
@@ -123,6 +122,14 @@ func (l *link) Thaw() {
 		}
 		c.changed.Broadcast()
 	}
+}
+
+// recover ends all faults but Kill.
+func (l *link) recover() {
+	l.Refuse(false)
+	l.Restore()
+	l.Slow(0, 0)
+	l.Thaw()
 }
 
 // conn is a connection of a link. It reads ahead, so that the server never blocks on the process.
@@ -267,27 +274,3 @@ func (c *conn) SetReadDeadline(t time.Time) error {
 
 func (c *conn) SetDeadline(t time.Time) error    { return c.SetReadDeadline(t) }
 func (c *conn) SetWriteDeadline(time.Time) error { return nil }
-
-// fault injects a fault of the network, or of the process behind it, which mostly ends after d.
-func (l *link) fault(r *rapid.T, what string, d time.Duration) {
-	after := func(f func()) { time.AfterFunc(d, f) }
-	switch what {
-	case "replies lost":
-		l.Break("evalsha", rapid.IntRange(1, 3).Draw(r, "how many"), rapid.SampledFrom(replyFaults).Draw(r, "fault"))
-	case "duplicates":
-		l.Break("evalsha", rapid.IntRange(1, 3).Draw(r, "how many"), rapid.SampledFrom(replyFaults).Draw(r, "fault")|faultnet.Copy)
-		after(func() { _ = l.Replay() })
-	case "cut off", "frozen":
-		l.Freeze(what == "frozen")
-		after(l.Thaw)
-	case "slow":
-		l.Slow(d/4, d/2)
-		after(func() { l.Slow(0, 0) })
-	case "disconnected":
-		l.Refuse(true)
-		l.Cut()
-		after(func() { l.Refuse(false) })
-	default:
-		panic(what)
-	}
-}

@@ -44,8 +44,15 @@ type process struct {
 	thawed        chan struct{} // closed when it is thawed or crashes
 }
 
-// join starts another process.
+// join starts another process of a schedule.
 func (w *world) join() {
+	w.startProcess(func(*process) lockkeeper.Hooks {
+		return lockkeeper.Hooks{WakeupReceived: func(e lockkeeper.Event) { w.messageReceived(e.Token) }}
+	})
+}
+
+// startProcess starts another process, whose keeper has these hooks.
+func (w *world) startProcess(hooks func(*process) lockkeeper.Hooks) *process {
 	w.mu.Lock()
 	id := len(w.processes)
 	w.mu.Unlock()
@@ -60,9 +67,7 @@ func (w *world) join() {
 	p.Keeper, err = lockkeeper.New(p.rdb, &lockkeeper.Options{
 		NoOwner:           true,
 		HeartbeatInterval: w.period, HeartbeatTimeout: w.heartbeatTimeout(), MetadataTTL: idle,
-		Hooks: p.told.count(lockkeeper.Hooks{
-			WakeupReceived: func(e lockkeeper.Event) { w.messageReceived(e.Token) },
-		}),
+		Hooks:  p.told.count(hooks(p)),
 		Retry:  lockkeeper.RetryPolicy{MaxElapsed: -1},
 		Logger: silent,
 	})
@@ -72,6 +77,7 @@ func (w *world) join() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.processes = append(w.processes, p)
+	return p
 }
 
 // in returns the processes in one of these states.
@@ -158,10 +164,7 @@ func (p *process) recover(s state) {
 		p.steadyFrom, p.lastDuplicate = p.steadyFrom.Add(late), now.Add(late)
 	}
 	w.mu.Unlock()
-	p.link.Refuse(false)
-	p.link.Restore()
-	p.link.Slow(0, 0)
-	p.link.Thaw()
+	p.link.recover()
 	p.wake(running)
 }
 

@@ -3,8 +3,6 @@ package proptest
 import (
 	"context"
 	"errors"
-	"flag"
-	"fmt"
 	"math"
 	"math/rand"
 	"slices"
@@ -12,35 +10,25 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/alicebob/miniredis/v2/server"
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
-	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/lockkeeper/lockkeeper/rwlock"
 	"github.com/lockkeeper/lockkeeper/semaphore"
-	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
 	"pgregory.net/rapid"
 )
 
 // The promises about reads that are granted inside a process, by a lease that it retains; see rwlock.Options.Retain. They hold
 // whatever happens to messages, processes, network and server, but for leases that the server has lost with its data, or that
-// have expired because its clock was set forward: fences exist for them.
+// have expired because its clock was set forward: fences exist for them. Beside these, exclusion, belief, kept and nothing are as in the
+// simulation: a reader considers its lease held from the return of RLock to the call of Release, unless Err says otherwise.
 const (
-	// While a writer considers its lease held, no other writer and no reader does, in any process. A reader considers its lease
-	// held from the return of RLock to the call of Release, unless Err says otherwise.
-	retainedExclusion = "incompatible leases are never held at once"
-	// The server has the lease by which a reader was granted, for as long as the reader considers it held; with the same fence.
-	retainedBelief = "a holder considers its lease lost before the server does"
 	// A read lease ends by its own release, or is lost. In particular no retained lease is given back with a reader inside.
 	retainedEnds = "no lease is given back before its readers have left"
-	// Without faults no lease is lost.
-	retainedKept = "a lease lasts"
 	// Nothing is granted inside a process that has subscribed anew, until the server has been asked for its lease again: a recall may have
 	// been lost before.
 	retainedHears = "nothing is granted inside while a recall may have been lost"
@@ -52,8 +40,6 @@ const (
 	retainedTurns = "a process is not kept waiting by turns inside another"
 	// Of a semaphore the same, and: the permits that callers consider held are never more than the limit, and no lease belongs to two of them.
 	retainedPermits = "permits are never held beyond the limit, nor by two callers"
-	// After all processes are closed nothing remains but metadata, when leases and tombstones have expired.
-	retainedNothing = "nothing remains"
 )
 
 const (
@@ -65,35 +51,25 @@ const (
 	retainLimit    = 2 // permits of a semaphore
 )
 
-// retainWorld is a server, the processes that use one lock on it, and what their callers consider held.
+// retainWorld is a world whose processes use one lock with leases that they retain, and what their callers consider held.
 type retainWorld struct {
-	r         *rapid.T
+	*world
 	set       *lua.Set // of the lock: a rwlock, a mutex or a semaphore
-	renews    []string // the scripts that renew a lease
-	server    *redisServer
 	keys      protocol.Keys
-	start     time.Time
 	faultless bool
-	stop      chan struct{}
-	actors    sync.WaitGroup
-	processes []*retainProcess
-	setBack   time.Duration // by how much the server's clock was set back
+	locks     []retainLock // by process
+	snapshot  []record
 
-	mu       sync.Mutex // guards the fields below
+	// Guarded by world.mu.
 	held     map[*held]bool
 	void     map[string]bool // tokens whose leases the server has lost
-	snapshot []record
-	tally    map[string]int
-	log      []string
-	broken   string
-	crowded  bool // other writers have come beside those of the schedule
-	closing  bool
+	crowded  bool            // other writers have come beside those of the schedule
 	waiting  []*wait
 	steps    int                               // of the server: scripts and subscriptions
 	asked    map[string]int                    // the last script of a retained lease, by token
 	listens  map[string]map[*server.Peer]hears // by channel: the connections that are subscribed
-	cut      *retainProcess                    // whose subscription ends with its next renewal
-	restored *retainProcess                    // whose next subscription is after that
+	cut      *process                          // whose subscription ends with its next renewal
+	restored *process                          // whose next subscription is after that
 }
 
 // hears is when the server was asked for a subscription.
@@ -158,26 +134,11 @@ type held struct {
 	converting bool // or the outcome of a conversion is not known
 }
 
-type retainProcess struct {
-	*lockkeeper.Keeper
+// retainLock is the lock of one process: the one that the world is about.
+type retainLock struct {
 	*rwlock.Lock
-	turns   *mutex.Mutex         // of a world with a mutex
-	permits *semaphore.Semaphore // of a world with a semaphore
-	rdb     *redis.Client
-	link    *link
-	told    *reports
-	crashed bool
-}
-
-func (w *retainWorld) note(format string, args ...any) {
-	w.log = append(w.log, fmt.Sprintf("%12v  ", time.Since(w.start))+fmt.Sprintf(format, args...))
-}
-
-func (w *retainWorld) breaks(promise, format string, args ...any) {
-	w.note("BROKEN: "+promise+": "+format, args...)
-	if w.broken == "" {
-		w.broken = promise
-	}
+	turns   *mutex.Mutex
+	permits *semaphore.Semaphore
 }
 
 // leases returns the leases at the server. The caller holds the server's mutex, and has updated its clock.
@@ -209,7 +170,7 @@ func (w *retainWorld) stepped(call script) {
 			continue
 		}
 		w.asked[arg] = w.steps
-		if w.cut != nil && t.Keeper == w.cut.ID() && slices.Contains(w.renews, call.text) {
+		if w.cut != nil && t.Keeper == w.cut.ID() && (call.text == w.set.Renew.Text || call.text == w.set.Fast.Renew.Text) {
 			w.cutDuringRenewal(w.cut)
 			w.cut = nil
 		}
@@ -244,7 +205,7 @@ const renewalWay = 300 * time.Millisecond
 
 // cutDuringRenewal ends the subscription of a process while the reply to a renewal, which the server has just run, is under way. The
 // process subscribes again at once. Its next renewal, which would tell of a recall that was lost, takes its time.
-func (w *retainWorld) cutDuringRenewal(p *retainProcess) {
+func (w *retainWorld) cutDuringRenewal(p *process) {
 	time.AfterFunc(time.Microsecond, func() {
 		p.link.Slow(0, 0)
 		w.mu.Lock()
@@ -266,7 +227,7 @@ func (w *retainWorld) inside(keeper string, token string) {
 		}
 	}
 	if first.step < math.MaxInt && w.asked[token] < first.step && time.Since(first.at) > 0 {
-		w.breaks(retainedHears, "%s: the first subscription that lasts is step %d, at %v, and the last script of the lease step %d", token, first.step, first.at.Sub(w.start), w.asked[token])
+		w.breaksLocked(retainedHears, "%s: the first subscription that lasts is step %d, at %v, and the last script of the lease step %d", token, first.step, first.at.Sub(w.start), w.asked[token])
 	}
 }
 
@@ -281,11 +242,11 @@ func (w *retainWorld) check(leases map[string]lease) {
 		switch err := h.lease.Err(); {
 		case err == nil:
 		case errors.Is(err, lockkeeper.ErrReleased) && !w.closing && !h.converting:
-			w.breaks(retainedEnds, "%s of process %d: %v", token, h.p, err)
+			w.breaksLocked(retainedEnds, "%s of process %d: %v", token, h.p, err)
 			continue
 		default:
 			if w.faultless && !w.closing && !h.converting {
-				w.breaks(retainedKept, "%s of process %d: %v", token, h.p, err)
+				w.breaksLocked(kept, "%s of process %d: %v", token, h.p, err)
 			}
 			continue
 		}
@@ -298,15 +259,15 @@ func (w *retainWorld) check(leases map[string]lease) {
 			continue
 		}
 		if l, is := leases[token]; !is {
-			w.breaks(retainedBelief, "%s of process %d", token, h.p)
+			w.breaksLocked(belief, "%s of process %d", token, h.p)
 		} else if l.fence != h.lease.Fence() {
-			w.breaks(retainedBelief, "%s has fence %d, and %d at the server", token, h.lease.Fence(), l.fence)
+			w.breaksLocked(belief, "%s has fence %d, and %d at the server", token, h.lease.Fence(), l.fence)
 		}
 	}
 	if w.set == lua.Semaphore {
 		w.checkPermits()
 	} else if len(writers) > 1 || len(writers) > 0 && len(readers) > 0 {
-		w.breaks(retainedExclusion, "readers %v, writers %v", readers, writers)
+		w.breaksLocked(exclusion, "readers %v, writers %v", readers, writers)
 	}
 }
 
@@ -319,7 +280,7 @@ func (w *retainWorld) checkPermits() {
 			continue
 		}
 		if n += h.permits; n > retainLimit || tokens[token] {
-			w.breaks(retainedPermits, "%d of %d permits, also of %s: %v", h.permits, retainLimit, token, tokens)
+			w.breaksLocked(retainedPermits, "%d of %d permits, also of %s: %v", h.permits, retainLimit, token, tokens)
 		}
 		tokens[token] = true
 	}
@@ -379,25 +340,10 @@ func (w *retainWorld) release(h *held) {
 	w.reach("a wait ends with its grant")
 }
 
-func (w *retainWorld) reach(what string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.tally[what]++
-}
-
-func (w *retainWorld) stopped() bool {
-	select {
-	case <-w.stop:
-		return true
-	default:
-		return false
-	}
-}
-
 // reads is a program that reads again and again, and sometimes upgrades.
 func (w *retainWorld) reads(p int, random *rand.Rand, pause time.Duration, upgrades bool) {
-	lock := w.processes[p]
-	for !w.stopped() {
+	lock := w.locks[p]
+	for !w.isClosing() {
 		time.Sleep(time.Millisecond + time.Duration(random.Int63n(int64(pause))))
 		lease, err := w.acquire(random, 3*time.Second, lock.RLock)
 		if err != nil {
@@ -423,7 +369,7 @@ func (w *retainWorld) upgrade(from *held) *held {
 	w.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
 	defer cancel()
-	lease, err := w.processes[from.p].Upgrade(ctx, from.lease)
+	lease, err := w.locks[from.p].Upgrade(ctx, from.lease)
 	if err != nil {
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -438,18 +384,18 @@ func (w *retainWorld) upgrade(from *held) *held {
 
 // writes is a program that writes now and then.
 func (w *retainWorld) writes(p int, random *rand.Rand, pause time.Duration) {
-	for !w.stopped() {
+	for !w.isClosing() {
 		time.Sleep(time.Millisecond + time.Duration(random.Int63n(int64(pause))))
 		began := time.Now()
-		get := w.processes[p].Lock.Lock
+		get := w.locks[p].Lock.Lock
 		if random.Intn(4) == 0 {
-			get = w.processes[p].TryLock
+			get = w.locks[p].TryLock
 		}
 		lease, err := w.acquire(random, 10*time.Second, get)
 		if took := time.Since(began); w.faultless && took > retainReads+100*time.Millisecond {
 			w.mu.Lock()
 			if !w.crowded {
-				w.breaks(retainedProgress, "a writer of process %d waited for %v: %v", p, took, err)
+				w.breaksLocked(retainedProgress, "a writer of process %d waited for %v: %v", p, took, err)
 			}
 			w.mu.Unlock()
 		}
@@ -466,7 +412,7 @@ func (w *retainWorld) writes(p int, random *rand.Rand, pause time.Duration) {
 
 // turn returns what acquires a turn of a mutex, or permits of a semaphore and how many.
 func (w *retainWorld) turn(p int, random *rand.Rand) (get func(context.Context) (*lockkeeper.Lease, error), permits int) {
-	l := w.processes[p]
+	l := w.locks[p]
 	try := random.Intn(8) == 0
 	if w.set == lua.Mutex {
 		if try {
@@ -487,14 +433,14 @@ func (w *retainWorld) turn(p int, random *rand.Rand) (get func(context.Context) 
 
 // takes is a program that takes a mutex, or permits, again and again.
 func (w *retainWorld) takes(p int, random *rand.Rand, pause time.Duration) {
-	for !w.stopped() {
+	for !w.isClosing() {
 		time.Sleep(time.Microsecond + time.Duration(random.Int63n(int64(pause))))
 		began := time.Now()
 		get, permits := w.turn(p, random)
 		lease, err := w.acquire(random, 10*time.Second, get)
 		if took := time.Since(began); w.faultless && took > retainTurnWait {
 			w.mu.Lock()
-			w.breaks(retainedTurns, "process %d waited for %v: %v", p, took, err)
+			w.breaksLocked(retainedTurns, "process %d waited for %v: %v", p, took, err)
 			w.mu.Unlock()
 		}
 		if err != nil {
@@ -516,29 +462,20 @@ func (w *retainWorld) takes(p int, random *rand.Rand, pause time.Duration) {
 }
 
 // lock acquires the lock of a process for writing, or its mutex, or all permits.
-func (p *retainProcess) lock(ctx context.Context) (*lockkeeper.Lease, error) {
+func (l retainLock) lock(ctx context.Context) (*lockkeeper.Lease, error) {
 	switch {
-	case p.turns != nil:
-		return p.turns.Lock(ctx)
-	case p.permits != nil:
-		return p.permits.AcquireN(ctx, retainLimit)
+	case l.turns != nil:
+		return l.turns.Lock(ctx)
+	case l.permits != nil:
+		return l.permits.AcquireN(ctx, retainLimit)
 	}
-	return p.Lock.Lock(ctx)
+	return l.Lock.Lock(ctx)
 }
 
-// join starts a process.
-func (w *retainWorld) join(ttl time.Duration, lag time.Duration) {
-	id := len(w.processes)
-	p := &retainProcess{told: newReports(), link: newLink(faultnet.Buffer(w.server.dial), lag, int64(id))}
-	p.rdb = redis.NewClient(&redis.Options{
-		Addr: "127.0.0.1:1", Dialer: p.link.Dial, DialerRetries: 1, ReadTimeout: usual.timeout, PoolSize: 100,
-		MaxRetries: -1, MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}, DisableIdentity: true,
-	})
-	var err error
-	p.Keeper, err = lockkeeper.New(p.rdb, &lockkeeper.Options{
-		NoOwner:     true,
-		MetadataTTL: idle, Retry: lockkeeper.RetryPolicy{MaxElapsed: -1}, Logger: silent,
-		Hooks: p.told.count(lockkeeper.Hooks{
+// joins starts a process with a lock.
+func (w *retainWorld) joins(ttl time.Duration) {
+	k := w.startProcess(func(p *process) lockkeeper.Hooks {
+		return lockkeeper.Hooks{
 			AcquireDone: func(e lockkeeper.Event) {
 				if e.Local {
 					w.inside(p.ID(), e.Token)
@@ -547,22 +484,22 @@ func (w *retainWorld) join(ttl time.Duration, lag time.Duration) {
 			Recalled:   func(lockkeeper.Event) { w.reach("a recall") },
 			Lost:       func(lockkeeper.Event) { w.reach("a lease is lost") },
 			WakeupLost: func(lockkeeper.Event) { w.reach("a subscription is replaced") },
-		}),
-	})
-	if err == nil {
-		switch w.set {
-		case lua.Mutex:
-			p.turns, err = mutex.New(p.Keeper, name, &mutex.Options{TTL: ttl, Retain: true})
-		case lua.Semaphore:
-			p.permits, err = semaphore.New(p.Keeper, name, retainLimit, &semaphore.Options{TTL: ttl, Retain: true})
-		default:
-			p.Lock, err = rwlock.New(p.Keeper, name, &rwlock.Options{TTL: ttl, Retain: true})
 		}
+	}).Keeper
+	var l retainLock
+	var err error
+	switch w.set {
+	case lua.Mutex:
+		l.turns, err = mutex.New(k, name, &mutex.Options{TTL: ttl, Retain: true})
+	case lua.Semaphore:
+		l.permits, err = semaphore.New(k, name, retainLimit, &semaphore.Options{TTL: ttl, Retain: true})
+	default:
+		l.Lock, err = rwlock.New(k, name, &rwlock.Options{TTL: ttl, Retain: true})
 	}
 	if err != nil {
 		panic(err)
 	}
-	w.processes = append(w.processes, p)
+	w.locks = append(w.locks, l)
 }
 
 // lose records that the server loses the leases that it has. It calls fn before the server grants another one.
@@ -584,17 +521,9 @@ func (w *retainWorld) lose(fn func()) {
 
 // fault injects a fault.
 func (w *retainWorld) fault(r *rapid.T) {
-	p := w.processes[rapid.IntRange(0, len(w.processes)-1).Draw(r, "process")]
-	d := duration(r, 8*time.Second)
-	what := rapid.SampledFrom([]string{
-		"recalls are lost", "subscription cut", "subscription lost during a renewal", "replies lost", "duplicates", "cut off", "frozen", "slow", "disconnected", "crash",
-		"server frozen", "server restarts empty", "failover", "clock forward", "clock back", "snapshot",
-	}).Draw(r, "fault")
-	w.mu.Lock()
-	w.note("%s, %v", what, d)
-	w.tally[what]++
-	w.mu.Unlock()
-	after := func(f func()) { time.AfterFunc(d, f) }
+	what, p, d := w.disturbance(r, append([]string{
+		"recalls are lost", "subscription cut", "subscription lost during a renewal", "server restarts empty", "failover", "clock forward", "snapshot",
+	}, faults...))
 	switch what {
 	case "recalls are lost":
 		p.link.BlackholeSubscriptions()
@@ -602,26 +531,13 @@ func (w *retainWorld) fault(r *rapid.T) {
 		p.link.CutSubscriptions()
 	case "subscription lost during a renewal":
 		p.link.Slow(0, renewalWay)
-		after(func() { p.link.Slow(0, 0) })
+		time.AfterFunc(d, func() { p.link.Slow(0, 0) })
 		w.mu.Lock()
 		w.cut, w.restored = p, nil
 		w.mu.Unlock()
-	case "crash":
-		if !p.crashed && !w.processes[0].crashed && !w.processes[1].crashed {
-			p.crashed = true
-			p.link.Kill()
-		}
-	case "server frozen":
-		synctest.Wait()
-		w.server.freeze()
-		after(w.server.thaw)
 	case "server restarts empty", "failover":
 		w.server.thaw()
-		w.server.stop()
-		for _, p := range w.processes {
-			p.link.Cut()
-		}
-		synctest.Wait()
+		w.stopServer()
 		w.lose(func() {})
 		data := w.snapshot
 		if what == "server restarts empty" {
@@ -630,28 +546,26 @@ func (w *retainWorld) fault(r *rapid.T) {
 		w.server.start(data)
 	case "clock forward":
 		w.lose(func() { w.server.jumpLocked(d * 10) })
-	case "clock back":
-		w.server.jump(-d * 10)
-		w.setBack += d * 10
-		w.snapshot = nil // a failover restores nothing from before
 	case "snapshot":
 		w.snapshot = w.server.data()
 	default:
-		p.link.fault(r, what, d)
+		if w.inject(r, what, p, d); what == "clock back" {
+			w.snapshot = nil // a failover restores nothing from before
+		}
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.check(nil)
 }
 
-// run is one schedule.
-func (w *retainWorld) run(r *rapid.T) {
+// schedules draws a schedule.
+func (w *retainWorld) schedules(r *rapid.T) {
 	w.faultless = rapid.IntRange(0, 3).Draw(r, "without faults") == 0
 	ttl := rapid.SampledFrom([]time.Duration{10 * time.Second, 3 * time.Second, time.Second}).Draw(r, "ttl")
-	lag := rapid.SampledFrom([]time.Duration{0, 2 * time.Millisecond}).Draw(r, "lag")
+	w.lag = rapid.SampledFrom([]time.Duration{0, 2 * time.Millisecond}).Draw(r, "lag")
 	processes := rapid.IntRange(2, 3).Draw(r, "processes")
 	for range processes {
-		w.join(ttl, lag)
+		w.joins(ttl)
 	}
 	upgrades := !w.faultless && rapid.Bool().Draw(r, "upgrades")
 	writers := 1
@@ -677,7 +591,7 @@ func (w *retainWorld) run(r *rapid.T) {
 	w.disturb(r)
 }
 
-// runTurns is the part of run for a mutex or a semaphore, which the first process takes all the time.
+// runTurns is the part of schedules for a mutex or a semaphore, which the first process takes all the time.
 func (w *retainWorld) runTurns(r *rapid.T) {
 	for p := range w.processes {
 		pauses := []time.Duration{10 * time.Millisecond, 100 * time.Millisecond, 2 * time.Second, 8 * time.Second}
@@ -704,160 +618,63 @@ func (w *retainWorld) runTurns(r *rapid.T) {
 func (w *retainWorld) disturb(r *rapid.T) {
 	events := rapid.IntRange(3, 8).Draw(r, "events")
 	for range events {
-		w.advance(duration(r, 3*time.Second))
+		w.pass(duration(r, 3*time.Second))
 		if !w.faultless {
 			w.fault(r)
 		}
 	}
-	w.recover()
+	promise := retainedProgress
+	if w.set != lua.RWLock {
+		promise = retainedTurns
+	}
+	w.conclude(w.pass, promise, func(ctx context.Context, p *process) error {
+		w.mu.Lock()
+		w.crowded = true // a writer may now wait for the readers that another one has let pass
+		w.mu.Unlock()
+		lease, err := w.locks[p.id].lock(ctx)
+		if err == nil {
+			h := &held{p: p.id, lease: lease, write: true, permits: retainLimit}
+			w.begins(h, nil)
+			w.release(h)
+		}
+		return err
+	})
 }
 
-// advance lets time pass, and checks the promises.
-func (w *retainWorld) advance(d time.Duration) {
+// pass lets time pass, and checks the promises.
+func (w *retainWorld) pass(d time.Duration) {
 	for end := time.Now().Add(d); time.Now().Before(end); {
 		time.Sleep(min(50*time.Millisecond, time.Until(end)))
 		w.mu.Lock()
 		w.check(nil)
-		broken := w.broken != ""
 		w.mu.Unlock()
-		if broken {
-			w.fail()
-		}
+		w.fail()
 	}
 }
 
-// recover ends all faults, and checks that everybody is served then, and that nothing is left.
-func (w *retainWorld) recover() {
-	w.server.thaw()
-	for _, p := range w.processes {
-		if !p.crashed {
-			p.link.Thaw()
-			p.link.Refuse(false)
-			p.link.Slow(0, 0)
-			p.link.Restore()
-		}
-	}
-	w.advance(8*time.Second + usual.settling()) // until the last fault would have ended anyway
-	w.mu.Lock()
-	w.crowded = true // a writer may now wait for the readers that another one has let pass
-	w.mu.Unlock()
-	for i, p := range w.processes { // one after the other, since a writer gives back what its own process retains
-		if p.crashed {
-			continue
-		}
-		func() {
-			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-			defer cancel()
-			lease, err := p.lock(ctx)
-			if err != nil {
-				promise := retainedProgress
-				if w.set != lua.RWLock {
-					promise = retainedTurns
-				}
-				w.mu.Lock()
-				w.breaks(promise, "process %d at the end: %v", i, err)
-				w.mu.Unlock()
-				return
-			}
-			h := &held{p: i, lease: lease, write: true, permits: retainLimit}
-			w.begins(h, nil)
-			w.release(h)
-		}()
-	}
-	w.halt()
-	time.Sleep(2*time.Minute + w.setBack)
-	if keys := w.server.keys(); len(keys) > 0 {
-		w.mu.Lock()
-		w.breaks(retainedNothing, "%v", keys)
-		w.mu.Unlock()
-	}
-	w.fail()
-}
-
-// halt ends the programs and closes the processes.
-func (w *retainWorld) halt() {
-	w.server.thaw()
-	if w.stopped() {
-		return
-	}
-	close(w.stop)
-	w.mu.Lock()
-	w.closing = true
-	w.mu.Unlock()
-	var all sync.WaitGroup
-	for _, p := range w.processes {
-		all.Go(func() { _ = p.Close() })
-	}
-	all.Wait()
-	w.actors.Wait()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for i, p := range w.processes {
-		if why := p.told.problem(); why != "" && !p.crashed {
-			w.breaks(hooksTell, "process %d: %s", i, why)
-		}
-	}
-}
-
-// fail ends the schedule if a promise was broken.
-func (w *retainWorld) fail() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.broken == "" {
-		return
-	}
-	for _, line := range w.log {
-		w.r.Log(line)
-	}
-	panic(broken(w.broken))
-}
-
-// TestRetainSimulation runs processes that retain read leases, with faults. It ends with the tally of what was reached.
+// TestRetainSimulation runs processes that retain read leases, with faults.
 func TestRetainSimulation(t *testing.T) {
-	simulateRetained(t, lua.RWLock, "a retained read", "a grant inside", "a write", "an upgrade", "a recall", "a lease is lost", "a subscription is replaced",
-		"a subscription is lost and restored during a renewal", "a wait ends with its grant")
+	simulateRetained(t, lua.RWLock, 1, "a retained read", "a write", "an upgrade")
 }
 
 // TestRetainTurnsSimulation runs processes that retain a mutex, with faults.
-func TestRetainTurnsSimulation(t *testing.T) {
-	simulateRetained(t, lua.Mutex, "a retained turn", "a grant inside", "a recall", "a lease is lost", "a subscription is replaced",
-		"a subscription is lost and restored during a renewal", "a wait ends with its grant")
-}
+func TestRetainTurnsSimulation(t *testing.T) { simulateRetained(t, lua.Mutex, 1, "a retained turn") }
 
-// TestRetainPermitsSimulation runs processes that retain permits of a semaphore, with faults.
+// TestRetainPermitsSimulation runs processes that retain permits of a semaphore, with faults. Each takes four times as long.
 func TestRetainPermitsSimulation(t *testing.T) {
-	simulateRetained(t, lua.Semaphore, "a retained turn", "a grant inside", "a recall", "a lease is lost", "a subscription is replaced",
-		"a subscription is lost and restored during a renewal", "a wait ends with its grant")
+	simulateRetained(t, lua.Semaphore, 0.25, "a retained turn")
 }
 
-// simulateRetained runs schedules, and expects to reach all of this if there are many.
-func simulateRetained(t *testing.T, set *lua.Set, reached ...string) {
-	tally := map[string]int{}
-	if !checksSet { // a default run shows whether a change has broken something; others search
-		defer setFlag("rapid.checks", setFlag("rapid.checks", strconv.Itoa(max(few/3, 1)))) // each takes long: grants inside are many
-		defer setFlag("rapid.seed", setFlag("rapid.seed", "1"))
-	} else if n, err := strconv.Atoi(flag.Lookup("rapid.checks").Value.String()); err == nil && set == lua.Semaphore {
-		defer setFlag("rapid.checks", setFlag("rapid.checks", strconv.Itoa((n+3)/4))) // each takes four times as long
-	}
-	inBubbles(t, tally, func(r *rapid.T) bubbled {
-		w := &retainWorld{r: r, start: time.Now(), stop: make(chan struct{}), held: map[*held]bool{}, void: map[string]bool{}, tally: tally,
-			asked: map[string]int{}, listens: map[string]map[*server.Peer]hears{}, renews: []string{set.Renew.Text, set.Fast.Renew.Text}}
+func simulateRetained(t *testing.T, set *lua.Set, part float64, reached ...string) {
+	simulatePrograms(t, part, max(few/3, 1), func(w *world) { // each takes long: grants inside are many
+		rw := &retainWorld{world: w, set: set, held: map[*held]bool{}, void: map[string]bool{},
+			asked: map[string]int{}, listens: map[string]map[*server.Peer]hears{}}
 		var err error
-		w.set = set
-		if w.keys, err = protocol.KeysOf("lock:", name, set.KeyKind, set == lua.Mutex); err != nil {
+		if rw.keys, err = protocol.KeysOf("lock:", name, set.KeyKind, set == lua.Mutex); err != nil {
 			panic(err)
 		}
-		w.server = newServer(w.stepped)
-		w.server.subscribes = w.subscribed
-		return w
-	}, reached...)
-}
-
-// end closes what the schedule has opened.
-func (w *retainWorld) end() {
-	w.halt()
-	for _, p := range w.processes {
-		_ = p.rdb.Close()
-	}
-	w.server.mini.Close()
+		w.server.step, w.server.subscribes = rw.stepped, rw.subscribed
+		rw.schedules(w.r)
+	}, append(reached, "a grant inside", "a recall", "a lease is lost", "a subscription is replaced",
+		"a subscription is lost and restored during a renewal", "a wait ends with its grant")...)
 }

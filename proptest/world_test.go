@@ -226,6 +226,13 @@ func (w *world) stop() {
 	}
 }
 
+// isClosing reports whether the schedule ends, and with it all programs.
+func (w *world) isClosing() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.closing
+}
+
 // end tears the world down. Synctest fails the test if a goroutine is left.
 func (w *world) end() {
 	for _, p := range w.processes {
@@ -368,44 +375,3 @@ func (u *run) report(want ...string) {
 
 // silent discards the expected warnings of keepers.
 var silent = slog.New(slog.NewTextHandler(io.Discard, nil))
-
-// bubbled is one schedule of a simulation.
-type bubbled interface {
-	run(r *rapid.T) // panics with a broken promise
-	end()           // closes what it has opened
-}
-
-// inBubbles runs schedules, each in a synctest bubble of its own, and expects to reach all of this if there are many.
-func inBubbles(t *testing.T, tally map[string]int, begin func(r *rapid.T) bubbled, reached ...string) {
-	t.Helper()
-	schedules := 0
-	rapid.Check(t, func(r *rapid.T) {
-		schedules++
-		//lint:ignore SA1019 there is no other way to seed what the libraries use
-		rand.Seed(1)
-		uuid.SetRand(rand.New(rand.NewSource(1)))
-		defer uuid.SetRand(nil)
-		var out any
-		synctest.Test(t, func(*testing.T) {
-			w := begin(r)
-			defer func() {
-				out = recover()
-				w.end()
-				time.Sleep(time.Minute) // go-redis ends its goroutines by the clock
-			}()
-			w.run(r)
-		})
-		if promise, is := out.(broken); is {
-			r.Fatal("BROKEN: " + string(promise)) // also if the schedule does not repeat
-		}
-		if out != nil {
-			panic(out)
-		}
-	})
-	run := &run{t: t, tally: tally}
-	if schedules < many {
-		run.report()
-		return
-	}
-	run.report(reached...)
-}
