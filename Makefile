@@ -37,7 +37,7 @@ WITHIN ?= 24h
 $(SIMULATIONS): simulate-%:
 	go test ./proptest -run '^TestSimulation$$/^$*$$' -v -timeout 24h -args -acquisitions=$(N) -within=$(WITHIN) -rapid.checks=50 $(addprefix -rapid.seed=,$(SEED))
 
-models: ## the scripts against a plain model or their promises, and rate limits and retained leases against theirs, by CHECKS random runs each; about seven minutes; other ones each time, or those of SEED
+models: ## drawn scripts on a real server, rate limits, retained leases and redlocks against their promises, by CHECKS random runs each; about seven minutes; other ones each time, or those of SEED
 	go test ./proptest -count=1 -skip '^TestSimulation$$' -timeout 1h -args -rapid.checks=$(CHECKS) $(addprefix -rapid.seed=,$(SEED))
 CHECKS ?= 400
 
@@ -108,7 +108,7 @@ demo:
 recording: ## the animation of the README, from a run of the demo on this machine
 	go run ./internal/cli/demo/record docs/img/demo.svg
 
-versions: ## all tests on real servers, and the scripts against a model or promises, on each server version that the README names; VERSIONS, PACKAGES and ARGS narrow it down
+versions: ## all tests on real servers, and drawn scripts against their promises, on each server version that the README names; VERSIONS, PACKAGES and ARGS narrow it down
 	GOTEST='$(GOTEST)' tools/versions
 
 # The first Go that go.mod lets in. It need not be installed: the go command fetches it.

@@ -15,7 +15,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The promises about a rate limit of which processes take permits ahead; see ratelimit.Options.Retain.
+// The promises about a rate limit, also if processes take permits ahead; see ratelimit.Options.Retain.
 const (
 	// No window, wherever it begins, has more grants than the limit, whatever happens to processes, messages and the server, but for
 	// permits that the server has lost with its data, or that have returned early because its clock was set forward. A permit of a block
@@ -35,6 +35,7 @@ type blocksWorld struct {
 	limit     int
 	window    time.Duration
 	faultless bool
+	retain    bool // the processes take permits ahead
 	wants     bool // callers want more than the limit
 	limiters  []*ratelimit.Limiter
 
@@ -84,6 +85,19 @@ func (w *blocksWorld) stepped(script) {
 			w.takenAt[fence] = time.Now()
 		}
 	}
+}
+
+// spent returns how many permits the server has granted in the last window, and whether others wait for some.
+func (w *blocksWorld) spent() (n int, others bool) {
+	w.server.mu.Lock()
+	defer w.server.mu.Unlock()
+	members, _ := w.server.mini.SortedSet(w.keys.Lock)
+	for member, score := range members {
+		if t, is := protocol.ParseToken(strings.TrimPrefix(member, "@")); is && member[0] == '@' && time.Since(time.UnixMicro(-int64(score))) <= w.window {
+			n += int(t.Number)
+		}
+	}
+	return n, w.server.mini.Exists(w.keys.Queue)
 }
 
 // granted notes a grant of n permits to a caller of a process, with that fence, and checks the window that ends with it.
@@ -181,9 +195,16 @@ func (w *blocksWorld) call(p *process, random *rand.Rand) {
 	case r.Allowed:
 		w.granted(p, r.Fence, n, d.inside)
 	default:
+		spent, others := w.spent()
 		w.mu.Lock()
 		if w.tally["refused"]++; d.inside {
 			w.tally["refused inside"]++
+		}
+		if w.faultless && !w.retain && w.lag == 0 && len(w.limits) == 1 && w.paused[1].IsZero() && !others {
+			w.tally["refused by a full window"]++
+			if spent+n <= w.limit {
+				w.breaksLocked(blocksProgress, "%d refused, though only %d of %d are taken", n, spent, w.limit)
+			}
 		}
 		if r.RetryAfter < 0 || r.Remaining < 0 {
 			w.breaksLocked(blocksProgress, "refused with %+v", r)
@@ -204,7 +225,7 @@ func (w *blocksWorld) joins() {
 			}
 		}}
 	})
-	l, err := ratelimit.New(p.Keeper, name, w.limit, w.window, &ratelimit.Options{Retain: true})
+	l, err := ratelimit.New(p.Keeper, name, w.limit, w.window, &ratelimit.Options{Retain: w.retain})
 	if err != nil {
 		panic(err)
 	}
@@ -279,6 +300,7 @@ func (w *blocksWorld) schedules(r *rapid.T) {
 	if w.faultless { // mostly one that is large enough to check how much of it is granted
 		limits = []int{1, 5, 60, 60, 60}
 	}
+	w.retain = rapid.IntRange(0, 2).Draw(r, "retain") > 0
 	w.limit = rapid.SampledFrom(limits).Draw(r, "limit")
 	w.window = rapid.SampledFrom([]time.Duration{200 * time.Millisecond, time.Second, 3 * time.Second}).Draw(r, "window")
 	w.limits = []limitSince{{time.Now(), w.limit}}
@@ -322,7 +344,7 @@ func (w *blocksWorld) granted0() int {
 	return w.total
 }
 
-// TestBlocksSimulation runs processes that take permits of a rate limit ahead, with faults.
+// TestBlocksSimulation runs processes that use one rate limit, most of which take permits ahead, with faults.
 func TestBlocksSimulation(t *testing.T) {
 	simulatePrograms(t, 1, few, func(w *world) {
 		b := &blocksWorld{world: w, takenAt: map[uint64]time.Time{}}
@@ -332,6 +354,6 @@ func TestBlocksSimulation(t *testing.T) {
 		}
 		w.server.step = b.stepped
 		b.schedules(w.r)
-	}, "granted inside", "granted by the server", "refused inside", "the limit changes", "a pause", "crash",
+	}, "granted inside", "granted by the server", "refused inside", "refused by a full window", "the limit changes", "a pause", "crash",
 		"the limit is wanted all the time", "clock back", "server restarts empty")
 }

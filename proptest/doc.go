@@ -11,8 +11,7 @@
 // Yield: nobody is granted the key while it is left free, for a tenth of the time at most. A redlock is simulated with
 // clocks that differ by up to an hour and a minority of servers that fails.
 //
-// Not simulated: permits that return by the clock without a bound on concurrency, which the model covers; Cluster and
-// Sentinel; several names at once.
+// Not simulated: Cluster and Sentinel; several names at once.
 //
 //	go test ./proptest                                  # some schedules of each primitive, the same each time
 //	go test ./proptest -rapid.checks=1000               # more of them
@@ -38,10 +37,11 @@
 //
 // No part of that simulation are:
 //
-//	retain_test.go       leases that their processes retain; blocks_test.go: permits of a rate limit that they take ahead
+//	retain_test.go       leases that their processes retain; blocks_test.go: rate limits, also of permits that they take ahead;
+//	                     programs_test.go: what both share
 //	redlock_test.go      a lock on the majority of several servers
 //	real_test.go         the scripts of locks on a real server, against the promises; scripts_test.go runs scripts
-//	permits_test.go      the scripts of permits beside a plain model, permitmodel_test.go; retryafter_test.go: with long queues
+//	retryafter_test.go   when a refused caller of a rate limit may ask again, however many wait
 //
 // Events of one instant are not always in the same order, so a seed usually, but not always, reproduces its failure.
 // Therefore the log of the first failed schedule is shown as well.

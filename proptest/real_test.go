@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -21,10 +22,12 @@ type realBench struct {
 	*scriptBench
 	w          *world
 	set        *lua.Set
+	limits     *permits              // of a semaphore or a rate limit
 	copied     *miniredis.Subscriber // as subscribed as the keepers are
 	waiting    map[*request]bool     // told to wait, and neither granted since nor released
 	copies     map[string]bool       // tokens of requests that were sent more than once
 	tombstoned map[string]bool
+	expired    bool // a lease was ended by hand, and may be left
 }
 
 // redlockServer is one server of a redlock.
@@ -38,27 +41,32 @@ func (*redlockServer) scripts() *lua.Set { return lua.Redlock }
 func TestScriptsKeepPromisesOnRealServer(t *testing.T) {
 	for _, open := range []func() primitive{
 		func() primitive { return &mutexLock{} }, func() primitive { return fairLock{} },
-		func() primitive { return &redlockServer{} }, func() primitive { return &readWriteLock{} },
+		func() primitive { return &redlockServer{} }, func() primitive { return &readWriteLock{} }, func() primitive { return &permits{} },
 	} {
-		set := open().scripts()
-		t.Run(set.Kind, func(t *testing.T) {
+		t.Run(open().scripts().Kind, func(t *testing.T) {
 			rdb, u := redistest.Start(t).Client(), newRun(t)
-			checkPart(t, 0.2, func(r *rapid.T) { realSequence(r, u, rdb, open(), set) })
+			checkPart(t, 0.2, func(r *rapid.T) { realSequence(r, u, rdb, open()) })
 			u.report("a lease is granted", "a try is refused", "a request waits", "a message says that a lease is granted",
 				"a repeated request is refused", "a waiter rejoins", "all are served")
 		})
 	}
 }
 
-func realSequence(r *rapid.T, u *run, rdb *redis.Client, kind primitive, set *lua.Set) {
+func realSequence(r *rapid.T, u *run, rdb *redis.Client, kind primitive) {
 	w := &world{run: u, r: r, kind: kind, start: time.Now(), tally: u.tally, times: times{ttl: 30 * time.Second}, server: newServer(nil)}
 	defer w.server.mini.Close()
-	if rw, is := kind.(*readWriteLock); is {
-		rw.settings(r)
+	limits, _ := kind.(*permits)
+	switch kind := kind.(type) {
+	case *readWriteLock:
+		kind.settings(r)
+	case *permits:
+		kind.settings(r)
+		kind.per *= 1000 // none returns meanwhile
 	}
 	w.begin()
+	set := kind.scripts()
 	b := &realBench{
-		scriptBench: newScriptBench(r, rdb, nil, set.KeyKind), w: w, set: set, copied: w.server.mini.NewSubscriber(),
+		scriptBench: newScriptBench(r, rdb, set.KeyKind), w: w, set: set, limits: limits, copied: w.server.mini.NewSubscriber(),
 		waiting: map[*request]bool{}, copies: map[string]bool{}, tombstoned: map[string]bool{},
 	}
 	defer b.close()
@@ -93,6 +101,9 @@ func realSequence(r *rapid.T, u *run, rdb *redis.Client, kind primitive, set *lu
 	if set == lua.RWLock {
 		commands["a lease is converted"] = b.converts
 		commands["another is converted"] = b.converts
+	}
+	if limits != nil {
+		commands["the limit changes"] = b.limitChanges
 	}
 	if set.RaiseFence != nil {
 		commands["the fence is raised"] = b.raisesFence
@@ -220,6 +231,8 @@ func (b *realBench) add(q *request, keeper string) *request {
 		flags += "s"
 	}
 	switch rw, _ := b.w.kind.(*readWriteLock); {
+	case q.count > 0:
+		flags = "h" + strings.Repeat("c", yes(b.limits.window > 0)) + flags + strconv.Itoa(q.count)
 	case q.use == writing && rw.streak > 0:
 		flags += strconv.Itoa(rw.streak)
 	case q.use == upgrades:
@@ -233,7 +246,7 @@ func (b *realBench) add(q *request, keeper string) *request {
 // acquires runs acquire, and mostly the fast script before. A request that converts a lease names the other.
 func (b *realBench) acquires(q *request, waits bool) {
 	b.r.Helper()
-	policyArg, heartbeat := "", int64(0)
+	policyArg, heartbeat := b.policyArg(), int64(0)
 	if q.origin != nil {
 		policyArg = q.origin.token
 	}
@@ -245,7 +258,7 @@ func (b *realBench) acquires(q *request, waits bool) {
 	before := b.w.history.last
 	var got []int64
 	if b.set.Fast.Acquire != nil && q.origin == nil && rapid.IntRange(0, 3).Draw(b.r, "fast") > 0 {
-		if got, _ = b.evalFastAcquire(b.set, q.token, q.ttl().Milliseconds(), ""); waits && got != nil && got[0] != lua.Granted {
+		if got = b.evalFastAcquire(b.set, q.token, q.ttl().Milliseconds(), policyArg); waits && got != nil && got[0] != lua.Granted {
 			got = nil
 		}
 	}
@@ -263,11 +276,32 @@ func (b *realBench) acquires(q *request, waits bool) {
 		b.w.tally["a request waits"]++
 	case got[0] == lua.Refused && !holds && (q.origin != nil || !waits && !b.w.kind.free(before)):
 		b.w.tally["a try is refused"]++
-	case got[0] == lua.Conflict && q.use == upgrades:
+	case got[0] == lua.Conflict && q.use == upgrades, got[0] == lua.AboveLimit && b.limits.above(q.count, after):
 	case got[0] == lua.Tombstoned && b.tombstoned[q.token] && !holds:
 		b.w.tally["a repeated request is refused"]++
 	default:
 		b.failf("reply %v; it has a lease: %v %v, waits: %v at %.0f, before it there were %v and %v", got, holds, l, stands, at, before.leases, before.queue)
+	}
+}
+
+// policyArg is the limits of the callers, if there are any.
+func (b *realBench) policyArg() string {
+	if b.limits == nil {
+		return ""
+	}
+	return fmt.Sprintf("%d:%d:%d", b.limits.atOnce, b.limits.window, b.limits.per.Milliseconds())
+}
+
+// limitChanges sets the limit. Who waits for more learns it by a heartbeat.
+func (b *realBench) limitChanges(*rapid.T) {
+	to := rapid.IntRange(1, 8).Draw(b.r, "limit")
+	b.time("the limit is set to %d", to)
+	b.limits.highest = max(b.limits.highest, to)
+	got := b.eval(b.set.Limit, protocol.LimitArgs(nil, scriptSettings, b.policyArg(), to, "", 0))
+	atOnce, window := b.limits.inForce(b.w.history.last)
+	if held := b.limits.held(b.w, b.w.history.last); got[0] != lua.Granted || got[1] != int64(held) || got[2] != int64(atOnce) || got[4] != int64(window) ||
+		b.limits.window == 0 && atOnce != to || b.limits.window > 0 && window != to {
+		b.failf("reply %v, held %d of %d, window %d", got, held, atOnce, window)
 	}
 }
 
@@ -301,7 +335,7 @@ func (b *realBench) releases(q *request) {
 	}
 	b.time("%s is released, tombstone %d", q.token, tombstone)
 	before := b.w.history.last
-	got := b.evalRelease(b.set, "", q.token, tombstone, 0)
+	got := b.evalRelease(b.set, b.policyArg(), q.token, tombstone)
 	_, stood := before.position(q.token)
 	want := int64(lua.Refused)
 	if before.leases[q.token].ends > 0 {
@@ -324,9 +358,9 @@ func (b *realBench) renews(*rapid.T) {
 	ms, keys := q.ttl().Milliseconds()-rapid.SampledFrom([]int64{0, 1000}).Draw(b.r, "less"), rapid.SampledFrom([]int{1, 2, 4}).Draw(b.r, "keys")
 	b.time("%s is renewed for %d ms, with %d keys", q.token, ms, keys)
 	l, held := b.w.history.last.leases[q.token]
-	got := b.evalRenew(b.set, keys, q.token, ms, yes(keys == 4))
+	got := b.evalRenew(b.set, keys, q.token, ms)
 	switch now := b.w.history.last; {
-	case held != (got[0] == lua.Granted), held && keys > 1 && uint64(got[1]) != l.fence:
+	case held != (got[0] == lua.Granted), held && keys == 2 && uint64(got[1]) != l.fence:
 		b.failf("reply %v, held: %v, fence %d", got, held, l.fence)
 	case held && keys == 4 && now.leases[q.token].ends < now.now+ms*1000-3e6:
 		b.failf("it lasts for %d µs", now.leases[q.token].ends-now.now)
@@ -336,7 +370,7 @@ func (b *realBench) renews(*rapid.T) {
 // heartbeats is the heartbeat of a keeper's requests that were told to wait. Those that were removed meanwhile rejoin.
 func (b *realBench) heartbeats(keeper string) {
 	var list []*request
-	args := heartbeatArgs(protocol.HeartbeatRejoin, "")
+	args := protocol.HeartbeatArgs(nil, scriptSettings, protocol.HeartbeatRejoin, b.policyArg(), protocol.QueueTTL(heartbeatTimeout.Milliseconds()))
 	for _, q := range b.w.requests {
 		if b.waiting[q] && b.w.terms(q.token).keeper == keeper {
 			list, args = append(list, q), append(args, q.token, int64(q.position))
@@ -354,7 +388,7 @@ func (b *realBench) heartbeats(keeper string) {
 		case code == lua.Waiting && rest[2] == int64(q.position):
 			b.w.tally["a waiter rejoins"]++
 		case (code == lua.Granted || code == lua.Held) && holds && uint64(rest[2]) == l.fence:
-		case (code == lua.Refused || code == lua.Conflict) && q.use == upgrades:
+		case (code == lua.Refused || code == lua.Conflict) && q.use == upgrades, code == lua.AboveLimit && b.limits.above(q.count, b.w.history.last):
 			delete(b.waiting, q)
 		default:
 			b.failf("reply %v about %s", got, q.token)
@@ -388,6 +422,7 @@ func (b *realBench) byHand(err error) {
 func (b *realBench) leaseEnds(*rapid.T) {
 	q := draw(b.r, b.held(), "holder")
 	b.time("the lease of %s ends", q.token)
+	b.expired = true
 	if b.set.OneHolder {
 		b.byHand(b.rdb.Del(scriptCtx, b.keys[0]).Err())
 	} else {
@@ -426,6 +461,12 @@ func (b *realBench) serveAll() {
 	for _, k := range keepers[:3] {
 		b.listen(k, true)
 	}
+	if b.limits != nil && b.limits.window > 0 { // permits do not return in time
+		for _, q := range append(b.queued(), b.held()...) {
+			b.releases(q)
+		}
+		return
+	}
 	for round := 0; len(b.waiting)+len(b.held()) > 0; round++ {
 		if round > 2*len(b.w.requests) {
 			b.failf("%d still wait", len(b.waiting))
@@ -440,10 +481,11 @@ func (b *realBench) serveAll() {
 		}
 	}
 	b.w.tally["all are served"]++
-	last := b.newRequest()
-	b.acquires(last, false)
-	b.releases(last)
-	if left := b.rdb.Exists(scriptCtx, b.keys[0], b.keys[2]).Val(); left > 0 {
+	keys := b.keys[2:3]
+	if !b.expired {
+		keys = []string{b.keys[0], b.keys[2]}
+	}
+	if left := b.rdb.Exists(scriptCtx, keys...).Val(); left > 0 {
 		b.failf("%d keys are left", left)
 	}
 }

@@ -2,35 +2,67 @@ package proptest
 
 import (
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
 )
 
+// crowd is a rate limit with much taken and many waiting. Times are ms.
+type crowd struct {
+	now, window, per, pause int64
+	takings                 []crowdTaking
+	waiting                 []int64 // the permits that each of them wants, in order
+	heaviest                int64
+}
+
+type crowdTaking struct{ at, permits int64 }
+
+// minWait returns the ms for which a newcomer cannot have so many permits, because those that it and the waiters before it need must return
+// first. It simulates the future: each takes what it needs as soon as that has returned.
+func (c *crowd) minWait(permits int64) int64 {
+	at, out := c.now+c.pause, c.takings
+	for _, need := range append(c.waiting, permits) {
+		for {
+			spent, next := int64(0), int64(math.MaxInt64)
+			for _, x := range out {
+				if back := x.at + c.per + 1; back > at {
+					spent, next = spent+x.permits, min(next, back)
+				}
+			}
+			if spent+need <= c.window {
+				break
+			}
+			at = next
+		}
+		out = append(out, crowdTaking{at, need})
+	}
+	return at - c.now
+}
+
 // TestRetryAfterIsLowerBound checks that a refused try gets a time before which its permits are not available,
 // whatever the queue and the window hold. The time is exact if fewer than fifty requests wait and fewer than fifty
 // permits have to return, or if each asks for one permit.
 func TestRetryAfterIsLowerBound(t *testing.T) {
-	rdb, mini := miniServer(t)
+	mini := miniredis.RunT(t)
+	mini.SetTime(time.UnixMilli(1_800_000_000_000)) // it only advances when it is set
+	rdb := redis.NewClient(&redis.Options{Addr: mini.Addr()})
+	t.Cleanup(func() { _ = rdb.Close() })
 	run := newRun(t)
 	checkPart(t, 0.5, func(r *rapid.T) {
-		b := newScriptBench(r, rdb, mini, "semaphore")
+		b := newScriptBench(r, rdb, "semaphore")
 		defer b.close()
-		m := drawQueue(r, b)
-		q := m.all[len(m.all)-1]
-		m.begin(b.time("%s tries under %v", q.token, q.limits))
-		var line, takings, heaviest int64
-		for _, o := range m.all[:len(m.all)-1] {
-			line += int64(yes(o.waits))
-			takings += int64(yes(o.taken != 0))
-			heaviest = max(heaviest, o.permits)
-		}
-		want := m.minWait(q)
-		got := b.eval(lua.Semaphore.Acquire, acquireArgs(q.token, q.ttl, 0, q.limits.String(), 0))
+		c := drawCrowd(r, b)
+		permits := rapid.Int64Range(1, c.heaviest).Draw(r, "permits")
+		b.time("a try for %d of %d in %d ms, after a pause of %d ms", permits, c.window, c.per, c.pause)
+		want := c.minWait(permits)
+		limits := fmt.Sprintf("0:%d:%d", c.window, c.per)
+		got := b.eval(lua.Semaphore.Acquire, acquireArgs(fmt.Sprintf("mute:1000:6000.6000cs%d", permits), 6000, 0, limits, 0))
 		if got[0] == lua.Granted {
 			if want != 0 {
 				b.failf("granted, want it refused for %d ms", want)
@@ -38,7 +70,8 @@ func TestRetryAfterIsLowerBound(t *testing.T) {
 			run.tally["granted"]++
 			return
 		}
-		switch exact := line < 50 && takings < 50 || heaviest <= 1 && q.permits == 1; {
+		line, takings := len(c.waiting), len(c.takings)
+		switch exact := line < 50 && takings < 50 || c.heaviest == 1; {
 		case got[2] > want:
 			b.failf("%d waiting, %d to return: %d ms, but it is granted in %d", line, takings, got[2], want)
 		case exact && got[2] != want:
@@ -49,9 +82,9 @@ func TestRetryAfterIsLowerBound(t *testing.T) {
 			run.tally["earlier than possible"]++
 		}
 		for what, reached := range map[string]bool{
-			"a long queue": line > 50, "a crowded window": takings > 50, "a queue for more than a window": want > q.limits.per+1,
-			"many waiters for one permit each": line > 50 && heaviest == 1,
-			"many waiters in a pause":          line > 50 && m.paused() > 0, "a crowded window in a pause": takings > 50 && m.paused() > 0,
+			"a long queue": line > 50, "a crowded window": takings > 50, "a queue for more than a window": want > c.per+1,
+			"many waiters for one permit each": line > 50 && c.heaviest == 1,
+			"many waiters in a pause":          line > 50 && c.pause > 0, "a crowded window in a pause": takings > 50 && c.pause > 0,
 		} {
 			run.tally[what] += yes(reached)
 		}
@@ -60,63 +93,53 @@ func TestRetryAfterIsLowerBound(t *testing.T) {
 		"many waiters for one permit each", "many waiters in a pause", "a crowded window in a pause")
 }
 
-// drawQueue writes a semaphore as the scripts would leave it, and a model of it. The last request is only in the
-// model.
-func drawQueue(r *rapid.T, b *scriptBench) *permitModel {
-	now := b.time("a crowd")
-	l := permitLimits{window: rapid.Int64Range(1, 150).Draw(r, "limit"), per: rapid.Int64Range(10, 5000).Draw(r, "per")}
-	m := &permitModel{subscribed: map[string]bool{}, reach: func(string) {}, lastNotified: &l, force: &l}
-	heavy := int64(1)
+// drawCrowd writes a rate limit as the scripts would leave it.
+func drawCrowd(r *rapid.T, b *scriptBench) *crowd {
+	c := &crowd{now: b.time("a crowd"), window: rapid.Int64Range(1, 150).Draw(r, "limit"), per: rapid.Int64Range(10, 5000).Draw(r, "per"), heaviest: 1}
 	if rapid.Bool().Draw(r, "heavy") {
-		heavy = min(l.window, 6)
+		c.heaviest = min(c.window, 6)
 	}
-	req := func() *permitReq {
-		q := &permitReq{serial: len(m.all) + 1, keeper: "mute", unnotifiable: true, limits: l, byClock: true, ttl: 6000}
-		q.permits = rapid.Int64Range(1, heavy).Draw(r, "permits")
-		q.token = fmt.Sprintf("mute:%d:6000.6000cs%d", q.serial, q.permits)
-		m.all = append(m.all, q)
-		return q
+	serial := 0
+	request := func() (token string, permits int64) {
+		serial++
+		permits = rapid.Int64Range(1, c.heaviest).Draw(r, "permits")
+		return fmt.Sprintf("mute:%d:6000.6000cs%d", serial, permits), permits
 	}
-	lock, queue := map[string]int64{}, map[string]int64{}
-	spent := int64(0)
+	pipe, spent := b.rdb.Pipeline(), int64(0)
+	add := func(key, member string, score int64) {
+		pipe.ZAdd(scriptCtx, key, redis.Z{Member: member, Score: float64(score)})
+	}
 	for range rapid.IntRange(0, 130).Draw(r, "to return") {
-		if spent+heavy > l.window {
+		if spent+c.heaviest > c.window {
 			break
 		}
-		q := req()
-		q.taken = now - rapid.Int64Range(0, l.per).Draw(r, "ago")
-		spent += q.permits
-		lock["@"+q.token] = -q.taken * 1000
+		token, permits := request()
+		at := c.now - rapid.Int64Range(0, c.per).Draw(r, "ago")
+		spent += permits
+		c.takings = append(c.takings, crowdTaking{at, permits})
+		add(b.keys[0], "@"+token, -at*1000)
 	}
 	if spent > 0 {
-		lock["spent"] = -spent
+		add(b.keys[0], "spent", -spent)
 	}
 	for range rapid.IntRange(0, 130).Draw(r, "waiting") {
-		q := req()
-		q.waits, q.place, q.lapse = true, now*1000+int64(q.serial), now+5000
-		queue[q.token], queue["+"+q.token] = q.place, protocol.Heartbeats+q.lapse
+		token, permits := request()
+		c.waiting = append(c.waiting, permits)
+		add(b.keys[2], token, c.now*1000+int64(serial))
+		add(b.keys[2], "+"+token, protocol.Heartbeats+c.now+5000)
 	}
-	pipe := b.rdb.Pipeline()
-	inForce := l.String() + " " + l.String()
+	limits := fmt.Sprintf("0:%d:%d", c.window, c.per)
+	inForce := limits + " " + limits
 	if rapid.Bool().Draw(r, "paused") {
-		pause := rapid.Int64Range(1, 3*l.per).Draw(r, "pause")
-		m.pausedUntil = now + pause
-		inForce += fmt.Sprintf(" %d %d", now+pause, pause)
+		c.pause = rapid.Int64Range(1, 3*c.per).Draw(r, "pause")
+		inForce += fmt.Sprintf(" %d %d", c.now+c.pause, c.pause)
 	}
-	pipe.HSet(scriptCtx, b.keys[1], "limits", inForce, "ticket", now*1000+1000)
-	for key, members := range map[string]map[string]int64{b.keys[0]: lock, b.keys[2]: queue} {
-		var list []redis.Z
-		for member, score := range members {
-			list = append(list, redis.Z{Member: member, Score: float64(score)})
-		}
-		if len(list) > 0 {
-			pipe.ZAdd(scriptCtx, key, list...)
-			pipe.PExpire(scriptCtx, key, time.Hour)
-		}
+	pipe.HSet(scriptCtx, b.keys[1], "limits", inForce, "ticket", c.now*1000+1000)
+	for _, key := range b.keys {
+		pipe.PExpire(scriptCtx, key, time.Hour)
 	}
 	if _, err := pipe.Exec(scriptCtx); err != nil {
 		b.failf("%v", err)
 	}
-	req()
-	return m
+	return c
 }
