@@ -28,10 +28,8 @@ func (w *world) handOverToken(r *rapid.T) {
 	if len(w.requests) >= w.most() {
 		r.Skip("too many")
 	}
-	q := &request{
-		w: w, p: to, use: from.use, count: from.count, adopts: from, broken: from.broken, began: time.Now(), releaseTimeout: time.Second,
-		releaseCh: make(chan struct{}), convertTo: make(chan *request, 1),
-	}
+	q := w.requestOf(to)
+	q.use, q.count, q.adopts, q.broken = from.use, from.count, from, from.broken
 	w.enter(q, w.while(r, 10*time.Second), false)
 	w.mu.Lock()
 	w.noteLocked("it adopts the token of %v", from)
@@ -129,10 +127,8 @@ func (w *world) delayGrant(r *rapid.T) {
 		r.Skip("the lock is held")
 	}
 	w.reach("a reply to a request is late")
-	q := &request{
-		w: w, p: p, try: rapid.IntRange(0, 3).Draw(r, "try") == 0, began: time.Now(), releaseTimeout: time.Second,
-		releaseCh: make(chan struct{}), convertTo: make(chan *request, 1),
-	}
+	q := w.requestOf(p)
+	q.try = rapid.IntRange(0, 3).Draw(r, "try") == 0
 	w.kind.wants(r, q)
 	w.enter(q, w.while(r, time.Second), false)
 	d := q.ttl() + w.late(r)

@@ -3,11 +3,7 @@ package proptest
 import (
 	"context"
 	"errors"
-	"flag"
-	"io"
-	"log/slog"
 	"net"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -107,7 +103,7 @@ func (q *quorum) build() {
 			rdb := redis.NewClient(net.Options(q.timeout))
 			k, err := lockkeeper.New(rdb, &lockkeeper.Options{
 				NoOwner:     true,
-				MetadataTTL: idle, Retry: lockkeeper.RetryPolicy{MaxElapsed: -1}, Hooks: c.told.count(lockkeeper.Hooks{}), Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+				MetadataTTL: idle, Retry: lockkeeper.RetryPolicy{MaxElapsed: -1}, Hooks: c.told.count(lockkeeper.Hooks{}), Logger: silent,
 			})
 			if err != nil {
 				w.r.Fatal(err)
@@ -229,7 +225,11 @@ func (q *quorum) disturb() {
 	if all {
 		n, kinds = len(q.servers), []string{"cut off", "hanging", "slow"}
 	}
-	which := rapid.Permutation(indexes(len(q.servers))).Draw(q.r, "servers away")[:n]
+	var which []int
+	for i := range q.servers {
+		which = append(which, i)
+	}
+	which = rapid.Permutation(which).Draw(q.r, "servers away")[:n]
 	what := rapid.SampledFrom(kinds).Draw(q.r, "what")
 	late := func(what string) time.Duration {
 		return time.Duration(rapid.IntRange(0, int(2*quorumTTL/time.Millisecond)).Draw(q.r, what)) * time.Millisecond
@@ -289,35 +289,10 @@ func (q *quorum) disturb() {
 	q.fail()
 }
 
-func indexes(n int) []int {
-	list := make([]int, n)
-	for i := range list {
-		list[i] = i
-	}
-	return list
-}
-
-// perEight makes a test run one schedule for eight of the others: several servers and polling cost more.
-func perEight(t *testing.T) {
-	t.Helper()
-	all := flag.Lookup("rapid.checks").Value.String()
-	n, err := strconv.Atoi(all)
-	if err != nil {
-		t.Fatal(err)
-	}
-	set := func(v string) {
-		if err := flag.Set("rapid.checks", v); err != nil {
-			t.Fatal(err)
-		}
-	}
-	set(strconv.Itoa(max(n/8, 1)))
-	t.Cleanup(func() { set(all) })
-}
-
+// TestRedlockSimulation runs one schedule for eight of the others: several servers and polling cost more.
 func TestRedlockSimulation(t *testing.T) {
 	u := newRun(t)
-	perEight(t)
-	rapid.Check(t, func(r *rapid.T) {
+	checkPart(t, 1.0/8, func(r *rapid.T) {
 		u.simulate(r, nil, func(w *world) {
 			q := &quorum{world: w, stop: make(chan struct{})}
 			defer q.end()

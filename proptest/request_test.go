@@ -79,12 +79,18 @@ func (q *request) lasts() time.Duration {
 	return d
 }
 
+// requestOf returns a request of the process.
+func (w *world) requestOf(p *process) *request {
+	return &request{w: w, p: p, began: time.Now(), releaseTimeout: time.Second, releaseCh: make(chan struct{}), convertTo: make(chan *request, 1)}
+}
+
 // newRequest draws a request of the process.
 func (w *world) newRequest(r *rapid.T, p *process, try bool) *request {
 	if len(w.requests) >= w.most() {
 		r.Skip("too many")
 	}
-	q := &request{w: w, p: p, try: try, began: time.Now(), releaseCh: make(chan struct{}), convertTo: make(chan *request, 1)}
+	q := w.requestOf(p)
+	q.try = try
 	w.kind.wants(r, q)
 	q.fixed = rapid.Bool().Draw(r, "fixed") && rapid.Bool().Draw(r, "indeed")
 	hold := w.scaled(time.Duration(rapid.SampledFrom([]int{0, 100, 1000, 5000, 20000, 60000}).Draw(r, "hold ms")) * time.Millisecond)

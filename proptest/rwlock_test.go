@@ -208,10 +208,8 @@ func (l *readWriteLock) converts(w *world, r *rapid.T, use string) {
 		r.Skip("too many")
 	}
 	from := draw(r, list, "holder")
-	q := &request{
-		w: w, p: from.p, use: use, origin: from, began: time.Now(), releaseTimeout: from.releaseTimeout,
-		releaseCh: make(chan struct{}), convertTo: make(chan *request, 1),
-	}
+	q := w.requestOf(from.p)
+	q.use, q.origin, q.releaseTimeout = use, from, from.releaseTimeout
 	hold := w.scaled(time.Duration(rapid.SampledFrom([]int{100, 1000, 5000}).Draw(r, "hold ms")) * time.Millisecond)
 	patience := rapid.SampledFrom([]int{0, 10000, 1000, 100}).Draw(r, "patience ms")
 	w.enter(q, hold, false)

@@ -127,10 +127,7 @@ func (w *world) addManyWaiters(r *rapid.T) {
 	w.note("requests %d to %d, of processes in turn, hold %d ms", len(w.requests), len(w.requests)+n-1, hold)
 	w.reach("many waiters arrive")
 	for i := range n {
-		q := &request{
-			w: w, p: processes[i%len(processes)], began: time.Now(), releaseTimeout: time.Second,
-			releaseCh: make(chan struct{}), convertTo: make(chan *request, 1),
-		}
+		q := w.requestOf(processes[i%len(processes)])
 		w.kind.wants(r, q)
 		w.enter(q, time.Duration(hold)*time.Millisecond, true)
 		w.launch(q)
