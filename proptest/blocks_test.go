@@ -48,6 +48,7 @@ type blocksWorld struct {
 	paused  [2]time.Time
 	pauses  *process // that has called Pause
 	limits  []limitSince
+	late    bool // an earlier copy of a change of the limit may arrive after a later one
 }
 
 type permitGrant struct {
@@ -145,6 +146,9 @@ func (w *blocksWorld) checkWindow(end time.Time) {
 		}
 	}
 	most := 0
+	if w.late {
+		most = w.limit
+	}
 	for i, l := range w.limits {
 		if i+1 == len(w.limits) || w.limits[i+1].at.After(begin.Add(-retain.Ahead(w.window))) {
 			most = max(most, l.limit)
@@ -248,7 +252,7 @@ func (w *blocksWorld) disturb(r *rapid.T) {
 	if !w.faultless {
 		all = append(append(all, "server restarts empty", "clock forward"), faults...)
 	}
-	what, p, d := w.disturbance(r, all)
+	what, p, d := w.disturbance(r, 4*time.Second, all)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	switch what {
@@ -259,11 +263,11 @@ func (w *blocksWorld) disturb(r *rapid.T) {
 			w.limits = append(w.limits, limitSince{time.Now(), limit})
 		}
 		w.mu.Unlock()
+		began := time.Now()
 		err := w.limiters[p.id].SetLimit(ctx, limit)
 		w.mu.Lock()
-		if w.limits = append(w.limits, limitSince{time.Now(), limit}); err != nil {
-			w.limits = append(w.limits, limitSince{time.Now(), w.limit}) // it may have been changed or not
-		}
+		w.late = w.late || err != nil || time.Since(began) > 4*w.lag // it was sent again, or may not have been changed
+		w.limits = append(w.limits, limitSince{time.Now(), limit})
 		w.mu.Unlock()
 	case "a pause":
 		called := time.Now()

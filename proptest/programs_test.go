@@ -35,10 +35,10 @@ func simulatePrograms(t *testing.T, part float64, usually int, schedule func(*wo
 	run.report(reached...)
 }
 
-// disturbance draws a fault, or something else that may happen, and its process and duration.
-func (w *world) disturbance(r *rapid.T, all []string) (what string, p *process, d time.Duration) {
+// disturbance draws a fault, or something else that may happen, its process, and for how long it may last.
+func (w *world) disturbance(r *rapid.T, longest time.Duration, all []string) (what string, p *process, d time.Duration) {
 	p = draw(r, w.processes, "process")
-	d = duration(r, 8*time.Second)
+	d = duration(r, longest)
 	what = rapid.SampledFrom(all).Draw(r, "fault")
 	w.note("%s, process %d, %v", what, p.id, d)
 	w.reach(what)

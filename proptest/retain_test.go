@@ -521,7 +521,7 @@ func (w *retainWorld) lose(fn func()) {
 
 // fault injects a fault.
 func (w *retainWorld) fault(r *rapid.T) {
-	what, p, d := w.disturbance(r, append([]string{
+	what, p, d := w.disturbance(r, 8*time.Second, append([]string{
 		"recalls are lost", "subscription cut", "subscription lost during a renewal", "server restarts empty", "failover", "clock forward", "snapshot",
 	}, faults...))
 	switch what {
