@@ -271,7 +271,7 @@ func TestCompleteStoresRecord(t *testing.T) {
 // waiters, and waiters that come back to the queue recall it by their heartbeats, once.
 func TestRetainedMutexAndWaiters(t *testing.T) {
 	t.Parallel()
-	onServers(t, lua, func(b *bench) {
+	onBothServers(t, lua.Mutex, func(b *bench) {
 		retained := token("a", 1) + "k"
 		ask := func(tok, policyArg string, heartbeat int) []any {
 			return b.eval(b.set.Acquire, acquireArgs(tok, ttl, heartbeat, policyArg, 0))
@@ -419,7 +419,7 @@ func TestBreakRemovesWaiter(t *testing.T) {
 
 func TestInspectWritesNothing(t *testing.T) {
 	t.Parallel()
-	onServers(t, lua, func(b *bench) {
+	onServers(t, []*lua.Set{lua.Mutex, lua.Fair, lua.Redlock}, func(b *bench) {
 		if got := b.inspect(protocol.InspectHolders, 0, 10, ""); len(got) != 2 || got[0] != int64(0) || got[1] != int64(0) {
 			b.Errorf("of nothing: %v", got)
 		}
