@@ -37,21 +37,7 @@
 // clocks that are set, the local queue of a mutex that does not retain, a second retained lease of a request's name, more than four late
 // copies or six messages at once.
 //
-// # Files
-//
-//	search.go         the search, breadth first, and the check that everybody is served
-//	world.go          worlds, their bounds and the promises
-//	steps.go          the steps that are possible, and what they do
-//	driver.go         what takes the place of the driver: claims, replies, messages
-//	waiting.go        the waiters of a keeper
-//	convert.go        requests that replace a lease
-//	retention.go      leases that a process retains, and who is inside
-//	describe.go       what the steps of a path are called
-//	server.go         states of the server, and the calls of scripts
-//	interpreter.go    runs a script
-//	store.go          the commands that scripts use; store_test.go compares it with the embedded server
-//	explore_test.go   what is searched
-//	mutants_test.go   the deliberate bugs
+// # The server
 //
 // The server's states, calls, replies and messages are numbered, and a script that ran once in a state is not run again: its outcome is
 // remembered. So a search of millions of states runs some ten thousand scripts.

@@ -1,7 +1,6 @@
 package explore
 
 import (
-	"strconv"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
@@ -183,6 +182,14 @@ var codes = map[int64]claim.Code{
 	lua.Granted: claim.Granted, lua.Waiting: claim.Queued, lua.Refused: claim.Denied, lua.Tombstoned: claim.Tombstoned, lua.Conflict: claim.Conflict,
 }
 
+// parsed is the result of a parser that understands whatever the scripts reply.
+func parsed[T any](x T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return x
+}
+
 func (m *model) answerAsk(w *world, r int) {
 	q := &w.requests[r]
 	s := q.ask
@@ -191,10 +198,7 @@ func (m *model) answerAsk(w *world, r int) {
 	if fast {
 		parse = protocol.ParseFastAcquireReply
 	}
-	a, err := parse(m.srv.replies[s.reply])
-	if err != nil {
-		panic(err)
-	}
+	a := parsed(parse(m.srv.replies[s.reply]))
 	e := claim.Event{
 		Kind: claim.Replied, Code: codes[a.Code], Fast: fast, More: a.More, Sent: instant(s.sent),
 		Fence: a.Fence, Clock: a.Now, Place: a.Place,
@@ -218,10 +222,7 @@ func (m *model) answerChange(w *world, r int) {
 		if c.script == fastRelease || c.script == handOn {
 			parse = protocol.ParseFastReleaseReply
 		}
-		a, err := parse(m.srv.replies[s.reply])
-		if err != nil {
-			panic(err)
-		}
+		a := parsed(parse(m.srv.replies[s.reply]))
 		e := claim.Event{Kind: claim.ReleaseReplied, Code: claim.Granted, Fast: a.Undecided, QueueEmpty: a.QueueEmpty}
 		switch a.Code {
 		case lua.Refused:
@@ -242,10 +243,7 @@ func (m *model) answerChange(w *world, r int) {
 	case c.ask:
 		parse = protocol.ParseRetainedRenewReply
 	}
-	a, err := parse(m.srv.replies[s.reply])
-	if err != nil {
-		panic(err)
-	}
+	a := parsed(parse(m.srv.replies[s.reply]))
 	e := claim.Event{Kind: claim.Renewed, Code: claim.Denied, Sent: instant(s.sent), TTL: int64(c.ttl), Fence: a.Fence}
 	if a.Held {
 		e.Code = claim.Granted
@@ -263,10 +261,7 @@ func (m *model) answerExtend(w *world, r int) {
 	q := &w.requests[r]
 	s := q.extend
 	q.extend = slot{}
-	a, err := protocol.ParseRenewReply(m.srv.replies[s.reply])
-	if err != nil {
-		panic(err)
-	}
+	a := parsed(protocol.ParseRenewReply(m.srv.replies[s.reply]))
 	e := claim.Event{Kind: claim.Extended, Code: claim.Denied, Sent: instant(s.sent), TTL: int64(m.extendTo)}
 	if a.Held {
 		e.Code = claim.Granted
@@ -279,10 +274,7 @@ func (m *model) answerHeartbeat(w *world, k int) {
 	s := p.heartbeat
 	c := m.srv.calls[s.call]
 	list := c.list()
-	a, err := protocol.ParseHeartbeatReply(m.srv.replies[s.reply], len(list))
-	if err != nil {
-		panic(err)
-	}
+	a := parsed(protocol.ParseHeartbeatReply(m.srv.replies[s.reply], len(list)))
 	if c.script == rejoin {
 		for _, r := range list {
 			m.step(w, r, claim.Event{Kind: claim.CopyEnded, Outcome: claim.Answered})
@@ -335,16 +327,8 @@ func (m *model) answerHeartbeat(w *world, k int) {
 
 // receive handles a message.
 func (m *model) receive(w *world, id int32) {
-	list, err := protocol.ParseMessage(m.srv.messages[id].text)
-	if err != nil {
-		panic(err)
-	}
-	for _, x := range list {
-		n, err := strconv.Atoi(x.Serial)
-		if err != nil {
-			panic(err)
-		}
-		r := n - 1
+	for _, x := range parsed(protocol.ParseMessage(m.srv.messages[id].text)) {
+		r := serial(x)
 		switch {
 		case x.Recalled:
 			if w.requests[r].phase == begun {

@@ -14,14 +14,6 @@ import (
 
 var large = flag.Bool("explore", false, "search all worlds, also those with larger bounds; takes minutes")
 
-// some returns the first n worlds of a group or, with -explore, all of them and the larger ones.
-func some(n int, list, larger []config) []config {
-	if *large {
-		return slices.Concat(list, larger)
-	}
-	return list[:n]
-}
-
 // together, apart and around say which keeper each request is in.
 var (
 	together = [maxRequests]int{0, 0, 1}
@@ -56,157 +48,128 @@ var (
 
 func readersShare(a, b string) bool { return a == "w" || b == "w" }
 
-// ordinaryWorlds returns what is searched of a primitive.
-func ordinaryWorlds(set *lua.Set) []config {
-	list := some(1, []config{
-		{requests: 2, keeperOf: apart, ticks: 2, faults: 1},
-		{requests: 2, keeperOf: apart, ticks: 3, slow: 1},
-		{requests: 2, keeperOf: apart, ticks: 3, cancels: 1, renewals: 1},
-		{requests: 2, keeperOf: apart, ticks: 2, crashes: 1, cancels: 1},
-	}, []config{
-		{requests: 3, keeperOf: together, ticks: 1, faults: 1},
-		{requests: 3, keeperOf: together, ticks: 2, slow: 1},
-		{requests: 3, keeperOf: together, ticks: 2, crashes: 1, renewals: 1},
-		{requests: 2, keeperOf: apart, ticks: 3, faults: 1, slow: 1},
-		{requests: 2, keeperOf: apart, ticks: 2, faults: 1, cancels: 1, renewals: 1},
-		{requests: 2, keeperOf: apart, ticks: 2, faults: 1, crashes: 1},
-	})
-	if *large && set == lua.Fair {
-		list = append(list, config{requests: 3, keeperOf: together, ticks: 2, faults: 1})
+// withDefaults returns a world with two requests, in two keepers, unless it says more.
+func (c config) withDefaults() config {
+	if c.requests == 0 {
+		c.requests = 2
 	}
-	for i := range list {
-		list[i].set = set
-		if set == lua.RWLock {
-			list[i].flags, list[i].exclude = readWrite, readersShare
-		}
+	if c.keeperOf == [maxRequests]int{} {
+		c.keeperOf = apart
 	}
-	return list
+	if c.set == lua.RWLock {
+		c.exclude = readersShare
+	}
+	return c
 }
 
-// otherWorlds returns what is searched with fair alone: tries, Close, Extend and Break, which are the same for all primitives.
-func otherWorlds() []config {
-	list := some(1, []config{
-		{requests: 2, keeperOf: apart, tries: second, ticks: 2, faults: 1},
-		{requests: 2, keeperOf: apart, ticks: 2, closes: 1, slow: 1},
-		{requests: 2, keeperOf: apart, ticks: 1, extends: 1, extendTo: 1000, faults: 1},
-		{requests: 2, keeperOf: apart, ticks: 2, extends: 1, extendTo: 3000, slow: 1, renewals: 1},
-		{requests: 2, keeperOf: apart, ticks: 1, breaks: 1, faults: 1},
-	}, []config{
+// ordinaryWorlds are searched of each primitive.
+var ordinaryWorlds = []config{
+	{ticks: 2, faults: 1},
+	{ticks: 3, slow: 1},
+	{ticks: 3, cancels: 1, renewals: 1},
+	{ticks: 2, crashes: 1, cancels: 1},
+	{requests: 3, keeperOf: together, ticks: 1, faults: 1},
+	{requests: 3, keeperOf: together, ticks: 2, slow: 1},
+	{requests: 3, keeperOf: together, ticks: 2, crashes: 1, renewals: 1},
+	{ticks: 3, faults: 1, slow: 1},
+	{ticks: 2, faults: 1, cancels: 1, renewals: 1},
+	{ticks: 2, faults: 1, crashes: 1},
+}
+
+// groups are the worlds that are searched, by what they have in common. go test searches the first ones of each group.
+var groups = []struct {
+	name   string
+	set    *lua.Set
+	flags  [maxRequests]string // unless a world has its own
+	quick  int                 // how many go test searches
+	worlds []config
+}{
+	{name: "mutex", set: lua.Mutex, quick: 1, worlds: ordinaryWorlds},
+	{name: "fair", set: lua.Fair, quick: 1, worlds: append(slices.Clone(ordinaryWorlds),
+		config{requests: 3, keeperOf: together, ticks: 2, faults: 1},
+	)},
+	{name: "rwlock", set: lua.RWLock, flags: readWrite, quick: 1, worlds: ordinaryWorlds},
+	// Tries, Close, Extend and Break are the same for all primitives.
+	{name: "fair", set: lua.Fair, quick: 1, worlds: []config{
+		{tries: second, ticks: 2, faults: 1},
+		{ticks: 2, closes: 1, slow: 1},
+		{ticks: 1, extends: 1, extendTo: 1000, faults: 1},
+		{ticks: 2, extends: 1, extendTo: 3000, slow: 1, renewals: 1},
+		{ticks: 1, breaks: 1, faults: 1},
 		{requests: 3, keeperOf: together, tries: second, ticks: 1, faults: 1},
-		{requests: 2, keeperOf: apart, tries: second, ticks: 3, faults: 1, cancels: 1},
+		{tries: second, ticks: 3, faults: 1, cancels: 1},
 		{requests: 3, keeperOf: together, ticks: 1, closes: 1, slow: 1},
-		{requests: 2, keeperOf: apart, ticks: 2, closes: 1, faults: 1},
-		{requests: 2, keeperOf: apart, ticks: 2, extends: 1, extendTo: 1000, faults: 1},
-		{requests: 2, keeperOf: apart, ticks: 3, extends: 1, extendTo: 1000, slow: 1, renewals: 1},
-		{requests: 2, keeperOf: apart, ticks: 3, extends: 1, extendTo: 3000, slow: 1, renewals: 1},
-		{requests: 2, keeperOf: apart, ticks: 2, breaks: 1, faults: 1},
-		{requests: 2, keeperOf: apart, ticks: 3, breaks: 1, slow: 1},
-	})
-	for i := range list {
-		list[i].set = lua.Fair
-	}
-	return list
-}
-
-// convertingWorlds returns what is searched of conversions.
-func convertingWorlds() []config {
-	list := some(2, []config{
+		{ticks: 2, closes: 1, faults: 1},
+		{ticks: 2, extends: 1, extendTo: 1000, faults: 1},
+		{ticks: 3, extends: 1, extendTo: 1000, slow: 1, renewals: 1},
+		{ticks: 3, extends: 1, extendTo: 3000, slow: 1, renewals: 1},
+		{ticks: 2, breaks: 1, faults: 1},
+		{ticks: 3, breaks: 1, slow: 1},
+	}},
+	{name: "convert", set: lua.RWLock, quick: 2, worlds: []config{
 		{requests: 3, keeperOf: together, flags: upgrades, ticks: 1, cancels: 1},
 		{requests: 3, keeperOf: together, flags: upgradesTwo, ticks: 1, cancels: 1},
-		{requests: 2, keeperOf: together, flags: upgradesTwo, ticks: 2, faults: 1, cancels: 1},
-		{requests: 2, keeperOf: together, flags: downgrades, ticks: 2, faults: 1, cancels: 1},
-	}, []config{
+		{keeperOf: together, flags: upgradesTwo, ticks: 2, faults: 1, cancels: 1},
+		{keeperOf: together, flags: downgrades, ticks: 2, faults: 1, cancels: 1},
 		{requests: 3, keeperOf: together, flags: upgrades, ticks: 2, cancels: 1, slow: 1},
 		{requests: 3, keeperOf: together, flags: upgradesTwo, ticks: 1, faults: 1, cancels: 1},
 		{requests: 3, keeperOf: together, flags: downgrades, ticks: 1, faults: 1, cancels: 1},
-		{requests: 2, keeperOf: together, flags: upgradesTwo, ticks: 3, faults: 1, slow: 1, cancels: 1, renewals: 1},
-	})
-	for i := range list {
-		list[i].set, list[i].exclude, list[i].origin = lua.RWLock, readersShare, replaces
-	}
-	return list
-}
-
-// retainingWorlds returns what is searched of read leases that processes retain.
-func retainingWorlds() []config {
-	list := some(1, []config{
-		{requests: 2, keeperOf: apart, flags: retainTwice, ticks: 2, entries: 1, faults: 1},
-		{requests: 2, keeperOf: apart, flags: retainTwice, ticks: 2, entries: 1, slow: 1, renewals: 1},
-		{requests: 2, keeperOf: apart, flags: retainTwice, ticks: 2, entries: 1, crashes: 1, cancels: 1},
-	}, []config{
-		{requests: 3, keeperOf: apart, flags: retainTwice, ticks: 1, entries: 1, faults: 1},
-		{requests: 3, keeperOf: apart, flags: retainTwice, ticks: 1, entries: 1, slow: 1, renewals: 1},
-		{requests: 3, keeperOf: apart, flags: retainTwice, ticks: 1, entries: 1, crashes: 1},
+		{keeperOf: together, flags: upgradesTwo, ticks: 3, faults: 1, slow: 1, cancels: 1, renewals: 1},
+	}},
+	// A mutex that a process retains, beside another process, which may retain it as well.
+	{name: "retain", set: lua.Mutex, quick: 1, worlds: []config{
+		{flags: retainTurns, ticks: 1, entries: 1, faults: 1},
+		{flags: retainTurns, ticks: 2, entries: 1, faults: 1},
+		{flags: turnsTwice, ticks: 2, entries: 1, slow: 1, cancels: 1},
+		{flags: turnsTwice, ticks: 2, entries: 2, faults: 1, cancels: 1},
+		{flags: turnsTwice, ticks: 2, entries: 2, slow: 1, cancels: 1, renewals: 1},
+		{flags: retainTurns, ticks: 1, entries: 1, faults: 1, slow: 1, renewals: 1},
+		{requests: 3, flags: retainTurns, ticks: 1, entries: 1, faults: 1},
+	}},
+	// A semaphore of two permits, which one or both processes may retain.
+	{name: "semaphore", set: lua.Semaphore, quick: 2, worlds: []config{
+		{flags: heldPermits, permits: [maxRequests]int64{1, 2}, ticks: 2, faults: 1},
+		{flags: poolOfOne, permits: [maxRequests]int64{1, 2}, ticks: 2, entries: 1, faults: 1},
+		{flags: poolsOfBoth, permits: [maxRequests]int64{2, 1}, ticks: 2, entries: 1, slow: 1, cancels: 1},
+		{flags: poolsOfBoth, permits: [maxRequests]int64{2, 1}, ticks: 2, entries: 1, crashes: 1},
+		{requests: 3, flags: poolOfOne, permits: [maxRequests]int64{1, 2, 1}, ticks: 1, entries: 1, faults: 1},
+		{requests: 3, flags: poolsOfBoth, permits: [maxRequests]int64{1, 2, 1}, ticks: 1, entries: 1, slow: 1, renewals: 1},
+		{requests: 3, keeperOf: together, flags: heldPermits, permits: [maxRequests]int64{1, 1, 2}, ticks: 1, faults: 1},
+		{flags: poolsOfBoth, permits: [maxRequests]int64{2, 1}, ticks: 1, entries: 1, faults: 1, slow: 1, renewals: 1},
+	}},
+	// Read leases that processes retain.
+	{name: "retain", set: lua.RWLock, flags: retainTwice, quick: 1, worlds: []config{
+		{ticks: 2, entries: 1, faults: 1},
+		{ticks: 2, entries: 1, slow: 1, renewals: 1},
+		{ticks: 2, entries: 1, crashes: 1, cancels: 1},
+		{requests: 3, ticks: 1, entries: 1, faults: 1},
+		{requests: 3, ticks: 1, entries: 1, slow: 1, renewals: 1},
+		{requests: 3, ticks: 1, entries: 1, crashes: 1},
 		{requests: 3, keeperOf: together, flags: retainBeside, ticks: 1, entries: 1, faults: 1},
 		{requests: 3, keeperOf: around, flags: retainBetween, ticks: 1, entries: 1, faults: 1},
-		{requests: 2, keeperOf: apart, flags: retainTwice, ticks: 2, entries: 1, faults: 1, slow: 1, renewals: 1},
-		{requests: 2, keeperOf: apart, flags: retainTwice, ticks: 2, entries: 1, faults: 1, crashes: 1},
-		{requests: 2, keeperOf: apart, flags: retainTwice, ticks: 1, entries: 1, faults: 2},
-		{requests: 2, keeperOf: apart, flags: retainTwice, ticks: 3, entries: 1, slow: 1, renewals: 2},
-	})
-	for i := range list {
-		list[i].set, list[i].exclude = lua.RWLock, readersShare
-	}
-	return list
-}
-
-// turnWorlds returns what is searched of a mutex that a process retains, beside another process, which may retain it as well.
-func turnWorlds() []config {
-	list := some(1, []config{
-		{requests: 2, keeperOf: apart, flags: retainTurns, ticks: 1, entries: 1, faults: 1},
-		{requests: 2, keeperOf: apart, flags: retainTurns, ticks: 2, entries: 1, faults: 1},
-		{requests: 2, keeperOf: apart, flags: turnsTwice, ticks: 2, entries: 1, slow: 1, cancels: 1},
-	}, []config{
-		{requests: 2, keeperOf: apart, flags: turnsTwice, ticks: 2, entries: 2, faults: 1, cancels: 1},
-		{requests: 2, keeperOf: apart, flags: turnsTwice, ticks: 2, entries: 2, slow: 1, cancels: 1, renewals: 1},
-		{requests: 2, keeperOf: apart, flags: retainTurns, ticks: 1, entries: 1, faults: 1, slow: 1, renewals: 1},
-		{requests: 3, keeperOf: apart, flags: retainTurns, ticks: 1, entries: 1, faults: 1},
-	})
-	for i := range list {
-		list[i].set = lua.Mutex
-	}
-	return list
-}
-
-// permitWorlds returns what is searched of a semaphore of two permits, which one or both processes may retain.
-func permitWorlds() []config {
-	list := some(2, []config{
-		{requests: 2, keeperOf: apart, flags: heldPermits, permits: [maxRequests]int64{1, 2}, ticks: 2, faults: 1},
-		{requests: 2, keeperOf: apart, flags: poolOfOne, permits: [maxRequests]int64{1, 2}, ticks: 2, entries: 1, faults: 1},
-		{requests: 2, keeperOf: apart, flags: poolsOfBoth, permits: [maxRequests]int64{2, 1}, ticks: 2, entries: 1, slow: 1, cancels: 1},
-		{requests: 2, keeperOf: apart, flags: poolsOfBoth, permits: [maxRequests]int64{2, 1}, ticks: 2, entries: 1, crashes: 1},
-	}, []config{
-		{requests: 3, keeperOf: apart, flags: poolOfOne, permits: [maxRequests]int64{1, 2, 1}, ticks: 1, entries: 1, faults: 1},
-		{requests: 3, keeperOf: apart, flags: poolsOfBoth, permits: [maxRequests]int64{1, 2, 1}, ticks: 1, entries: 1, slow: 1, renewals: 1},
-		{requests: 3, keeperOf: together, flags: heldPermits, permits: [maxRequests]int64{1, 1, 2}, ticks: 1, faults: 1},
-		{requests: 2, keeperOf: apart, flags: poolsOfBoth, permits: [maxRequests]int64{2, 1}, ticks: 1, entries: 1, faults: 1, slow: 1, renewals: 1},
-	})
-	for i := range list {
-		list[i].set = lua.Semaphore
-	}
-	return list
+		{ticks: 2, entries: 1, faults: 1, slow: 1, renewals: 1},
+		{ticks: 2, entries: 1, faults: 1, crashes: 1},
+		{ticks: 1, entries: 1, faults: 2},
+		{ticks: 3, entries: 1, slow: 1, renewals: 2},
+	}},
 }
 
 func TestSmallWorlds(t *testing.T) {
-	for _, set := range []*lua.Set{lua.Mutex, lua.Fair, lua.RWLock} {
-		for _, c := range ordinaryWorlds(set) {
-			t.Run(set.Kind+"/"+c.String(), func(t *testing.T) { searchAll(t, c) })
+	for _, g := range groups {
+		for i, c := range g.worlds {
+			if i >= g.quick && !*large {
+				break
+			}
+			c.set = g.set
+			if c.flags == [maxRequests]string{} {
+				c.flags = g.flags
+			}
+			if g.name == "convert" {
+				c.origin = replaces
+			}
+			c = c.withDefaults()
+			t.Run(g.name+"/"+c.String(), func(t *testing.T) { searchAll(t, c) })
 		}
-	}
-	for _, c := range otherWorlds() {
-		t.Run("fair/"+c.String(), func(t *testing.T) { searchAll(t, c) })
-	}
-	for _, c := range convertingWorlds() {
-		t.Run("convert/"+c.String(), func(t *testing.T) { searchAll(t, c) })
-	}
-	for _, c := range turnWorlds() {
-		t.Run("retain/"+c.String(), func(t *testing.T) { searchAll(t, c) })
-	}
-	for _, c := range permitWorlds() {
-		t.Run("semaphore/"+c.String(), func(t *testing.T) { searchAll(t, c) })
-	}
-	for _, c := range retainingWorlds() {
-		t.Run("retain/"+c.String(), func(t *testing.T) { searchAll(t, c) })
 	}
 }
 
@@ -229,28 +192,23 @@ func searched(t *testing.T, c *config, limit int) (r result) {
 	return r
 }
 
+var flagNames = map[[maxRequests]string]string{
+	retainBeside:  "an ordinary reader",
+	retainBetween: "two writers",
+	retainTurns:   "a mutex",
+	turnsTwice:    "a mutex in both",
+	poolOfOne:     "permits retained in one",
+	poolsOfBoth:   "permits retained in both",
+	upgrades:      "an upgrade beside a writer",
+	upgradesTwo:   "an upgrade beside a reader",
+	downgrades:    "a downgrade beside a reader",
+}
+
 // String names the bounds.
 func (c *config) String() string {
 	text := fmt.Sprintf("%d requests, %d ms", c.requests, int64(c.ticks)*tick)
-	switch c.flags {
-	case retainBeside:
-		text = "an ordinary reader, " + text
-	case retainBetween:
-		text = "two writers, " + text
-	case retainTurns:
-		text = "a mutex, " + text
-	case turnsTwice:
-		text = "a mutex in both, " + text
-	case poolOfOne:
-		text = "permits retained in one, " + text
-	case poolsOfBoth:
-		text = "permits retained in both, " + text
-	case upgrades:
-		text = "an upgrade beside a writer, " + text
-	case upgradesTwo:
-		text = "an upgrade beside a reader, " + text
-	case downgrades:
-		text = "a downgrade beside a reader, " + text
+	if name, found := flagNames[c.flags]; found {
+		text = name + ", " + text
 	}
 	if c.tries == second {
 		text += ", 1 try"

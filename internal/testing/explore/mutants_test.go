@@ -29,8 +29,7 @@ var mutated = flag.Bool("mutated", false, "this binary was built with a delibera
 // TestSearchFindsDeliberateBugs: each bug, in a decision or in a script, breaks a promise in a small world. The path is the shortest. A bug
 // in a decision is built into the sources of another binary, which then runs this test; without -explore only the sources are checked.
 func TestSearchFindsDeliberateBugs(t *testing.T) {
-	for _, x := range []struct {
-		bug     string
+	for bug, x := range map[string]struct {
 		config  config
 		file    string // with a bug in a decision; "": the bug is in a script
 		old     string
@@ -38,24 +37,21 @@ func TestSearchFindsDeliberateBugs(t *testing.T) {
 		problem string
 		large   bool // found by make explore only, since it takes many steps
 	}{
-		{
-			bug:     "a deadline counts from the reply",
+		"a deadline counts from the reply": {
 			config:  config{set: lua.Mutex, ticks: 2, slow: 1},
 			file:    "internal/claim/request.go",
 			old:     "c.grant(r, now, Held, e.Fence, e.Sent, r.TTL, out)",
 			new:     "c.grant(r, now, Held, e.Fence, now, r.TTL, out)",
 			problem: "request 1 and request 2 both rely on a lease",
 		},
-		{
-			bug:     "a grant by a message counts from its arrival",
+		"a grant by a message counts from its arrival": {
 			config:  config{set: lua.Fair, requests: 3, ticks: 2},
 			file:    "internal/claim/request.go",
 			old:     "c.grant(r, now, Unconfirmed, fence, c.asked, r.ClaimTTL, out)",
 			new:     "c.grant(r, now, Unconfirmed, fence, now, r.ClaimTTL, out)",
 			problem: "both rely on a lease",
 		},
-		{
-			bug:     "a message about an earlier grant counts",
+		"a message about an earlier grant counts": {
 			config:  config{set: lua.Fair, requests: 3, ticks: 3},
 			file:    "internal/claim/time.go",
 			old:     "return fence > floor && fence <=",
@@ -63,16 +59,14 @@ func TestSearchFindsDeliberateBugs(t *testing.T) {
 			problem: "both rely on a lease",
 			large:   true,
 		},
-		{
-			bug:     "a renewal counts from its reply",
+		"a renewal counts from its reply": {
 			config:  config{set: lua.Mutex, ticks: 3, slow: 1, renewals: 1},
 			file:    "internal/claim/lease.go",
 			old:     "leaseUntil(e.Sent, c.guaranteed(e.Sent, e.TTL))",
 			new:     "leaseUntil(now, c.guaranteed(e.Sent, e.TTL))",
 			problem: "both rely on a lease",
 		},
-		{
-			bug:     "a heartbeat's grant lasts for a whole ttl",
+		"a heartbeat's grant lasts for a whole ttl": {
 			config:  config{set: lua.Fair, requests: 3, ticks: 3, slow: 1},
 			file:    "internal/claim/request.go",
 			old:     "c.grant(r, now, Unconfirmed, e.Fence, e.Sent, e.TTL, out)",
@@ -80,137 +74,119 @@ func TestSearchFindsDeliberateBugs(t *testing.T) {
 			problem: "both rely on a lease",
 			large:   true,
 		},
-		{
-			bug:     "a reply that comes too late ends the request's efforts",
+		"a reply that comes too late ends the request's efforts": {
 			config:  config{set: lua.Mutex, ticks: 2, slow: 1},
 			file:    "internal/claim/request.go",
 			old:     "		default:\n			c.ask(false, out)\n		}\n	case Queued:",
 			new:     "		}\n	case Queued:",
 			problem: "not served in time",
 		},
-		{
-			bug:     "a token is not tombstoned though a copy is under way",
+		"a token is not tombstoned though a copy is under way": {
 			config:  config{set: lua.Fair, ticks: 1, cancels: 1},
 			file:    "internal/claim/copies.go",
 			old:     "return t.presence() == inDoubt",
 			new:     "return false",
 			problem: "the server has a lease or a place of it",
 		},
-		{
-			bug:     "a call under way leaves nothing",
+		"a call under way leaves nothing": {
 			config:  config{set: lua.Fair, ticks: 1, cancels: 1},
 			file:    "internal/claim/copies.go",
 			old:     "if t.inFlight > 0 {",
 			new:     "if t.inFlight > 1 {",
 			problem: "the server has a lease or a place of it",
 		},
-		{
-			bug:     "a cancelled wait is not released",
+		"a cancelled wait is not released": {
 			config:  config{set: lua.Fair, ticks: 1, cancels: 1},
 			file:    "internal/claim/request.go",
 			old:     "if !c.copies.needCleanup() {",
 			new:     "if true {",
 			problem: "the server has a lease or a place of it",
 		},
-		{
-			bug:     "tombstones are ignored",
+		"tombstones are ignored": {
 			config:  config{set: lua.Fair, ticks: 1, cancels: 1},
 			old:     "if is_tombstoned(run, token) then\ncall('ZREM', queue, '')",
 			new:     "if false then",
 			problem: "the server has a lease or a place of it",
 		},
-		{
-			bug:     "a release does not check the owner",
+		"a release does not check the owner": {
 			config:  config{set: lua.Mutex, requests: 3, ticks: 2},
 			old:     "if owner == token then\ncall('DEL', lock)",
 			new:     "if owner then\ncall('DEL', lock)",
 			problem: "both rely on a lease",
 		},
-		{
-			bug:     "a renewal restores a lease that has ended",
+		"a renewal restores a lease that has ended": {
 			config:  config{set: lua.Mutex, ticks: 3, renewals: 1, slow: 1},
 			old:     "if owner ~= ARGV[1] then",
 			new:     "if owner ~= ARGV[1] and not redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) then",
 			problem: "both rely on a lease",
 		},
-		{
-			bug:     "a waiter is removed without being told",
+		"a waiter is removed without being told": {
 			config:  config{set: lua.Fair, ticks: 3},
 			old:     "report(index, UNKNOWN, 0, 0)",
 			new:     "",
 			problem: "not served in time",
 		},
-		{
-			bug:     "a heartbeat admits nobody",
+		"a heartbeat admits nobody": {
 			config:  config{set: lua.Fair, ticks: 1, crashes: 1},
 			old:     "reply[5] = admit(run)",
 			new:     "",
 			problem: "not served in time",
 		},
-		{
-			bug:     "a claim is shorter than its message says",
+		"a claim is shorter than its message says": {
 			config:  config{set: lua.Fair, ticks: 3, slow: 1},
 			old:     "local fence = write_grant(run, token, ms, flags, number)",
 			new:     "local fence = write_grant(run, token, ms / 2, flags, number)",
 			problem: "both rely on a lease",
 		},
-		{
-			bug:     "a writer is granted beside readers",
+		"a writer is granted beside readers": {
 			config:  config{set: lua.RWLock, ticks: 1, flags: readWrite},
 			old:     "string.sub(flags, 1, 1), not run.holder\n",
 			new:     "string.sub(flags, 1, 1), not run.writer_holds\n",
 			problem: "both rely on a lease",
 		},
-		{
-			bug:     "recalls are ignored",
+		"recalls are ignored": {
 			config:  config{set: lua.RWLock, flags: retainTwice, ticks: 1},
 			file:    "internal/retain/lease.go",
 			old:     "	l.closing = true\n	g.Close()\n",
 			new:     "	if recalled {\n		return\n	}\n	l.closing = true\n	g.Close()\n",
 			problem: "not served in time",
 		},
-		{
-			bug:     "a message about a recall is ignored",
+		"a message about a recall is ignored": {
 			config:  config{set: lua.RWLock, flags: retainTwice, ticks: 1, entries: 1},
 			file:    "internal/testing/explore/driver.go",
 			old:     "			if w.requests[r].phase == begun {\n				m.giveBack(w, r, true)\n			}\n",
 			new:     "",
 			problem: "after its recall",
 		},
-		{
-			bug:     "a reader is admitted after the recall was received",
+		"a reader is admitted after the recall was received": {
 			config:  config{set: lua.RWLock, flags: retainTwice, ticks: 1, entries: 1},
 			file:    "internal/retain/word.go",
 			old:     "w&opened != 0 && w&inside < maxInside",
 			new:     "w&inside < maxInside",
 			problem: "after its recall",
 		},
-		{
-			bug:     "a reader is admitted while the subscription is down",
+		"a reader is admitted while the subscription is down": {
 			config:  config{set: lua.RWLock, flags: retainTwice, ticks: 1, entries: 1, faults: 1},
 			file:    "internal/retain/policy.go",
 			old:     "return confirmed == current && current&1 == 1",
 			new:     "return true",
 			problem: "after its recall",
 		},
-		{
-			bug:     "a reader is admitted after the deadline of the retained lease",
+		"a reader is admitted after the deadline of the retained lease": {
 			config:  config{set: lua.RWLock, flags: retainTwice, ticks: 2, entries: 1},
 			file:    "internal/retain/policy.go",
 			old:     "return now < deadline",
 			new:     "return true",
 			problem: "both rely on a lease",
 		},
-		{
-			bug:     "a retained lease is released before its readers have left",
+		"a retained lease is released before its readers have left": {
 			config:  config{set: lua.RWLock, flags: retainTwice, ticks: 1},
 			file:    "internal/retain/lease.go",
 			old:     "!l.closing || inside > 0 {",
 			new:     "!l.closing {",
 			problem: "both rely on a lease",
 		},
-		{
-			bug:     "a renewal confirms the subscription of now",
+		"a renewal confirms the subscription of now": {
 			config:  config{set: lua.RWLock, flags: retainTwice, ticks: 2, entries: 1, faults: 1, slow: 1, renewals: 1},
 			file:    "internal/retain/lease.go",
 			old:     "g.Confirm(x.epoch)",
@@ -218,76 +194,66 @@ func TestSearchFindsDeliberateBugs(t *testing.T) {
 			problem: "after its recall",
 			large:   true,
 		},
-		{
-			bug:     "a turn whose caller was cancelled as it was granted stays inside",
+		"a turn whose caller was cancelled as it was granted stays inside": {
 			config:  config{set: lua.Mutex, flags: retainTurns, ticks: 1, entries: 1, cancels: 1},
 			file:    "internal/retain/lease.go",
 			old:     "	case was == passed:\n		l.Leave(g, now, out)\n",
 			new:     "",
 			problem: "not served in time",
 		},
-		{
-			bug:     "two are inside a retained mutex",
+		"two are inside a retained mutex": {
 			config:  config{set: lua.Mutex, flags: retainTurns, ticks: 1, entries: 1},
 			file:    "internal/retain/word.go",
 			old:     "	case w&inside != 0:\n		return w, Busy\n",
 			new:     "",
 			problem: "which is for one",
 		},
-		{
-			bug:     "renewals do not repeat a recall",
+		"renewals do not repeat a recall": {
 			config:  config{set: lua.RWLock, flags: retainTwice, ticks: 1, faults: 1},
 			old:     "- RETAINED < 0 then return RECALLED end",
 			new:     "- RETAINED < 0 then return GRANTED end",
 			problem: "not served in time",
 		},
-		{
-			bug:     "a writer that has to wait recalls nobody",
+		"a writer that has to wait recalls nobody": {
 			config:  config{set: lua.RWLock, flags: retainTwice, ticks: 1},
 			old:     "write_grants(run)\nrecall(run)\nend",
 			new:     "end",
 			problem: "not served in time",
 		},
-		{
-			bug:     "a waiter that is granted a lease is not known to retain it",
+		"a waiter that is granted a lease is not known to retain it": {
 			config:  config{set: lua.RWLock, requests: 3, keeperOf: around, flags: retainBetween, ticks: 1, entries: 1},
 			old:     "flags == RETAINING and fence + RETAINED - ENDLESS or stamp",
 			new:     "stamp",
 			problem: "after its recall",
 		},
-		{
-			bug:     "renewals do not repeat the recall of a mutex",
+		"renewals do not repeat the recall of a mutex": {
 			config:  config{set: lua.Mutex, flags: retainTurns, ticks: 1, faults: 1},
 			old:     "was_recalled(token) and 1 or 0",
 			new:     "was_recalled(token) and 0 or 0",
 			problem: "not served in time",
 		},
-		{
-			bug:     "a lease that was replaced is forgotten though a copy of its request may run",
+		"a lease that was replaced is forgotten though a copy of its request may run": {
 			config:  config{set: lua.RWLock, flags: upgradesTwo, origin: replaces, keeperOf: together, ticks: 1, faults: 1},
 			file:    "internal/claim/lease.go",
 			old:     "if !c.copies.needTombstone() {",
 			new:     "if true {",
 			problem: "the server has a lease or a place of it",
 		},
-		{
-			bug:     "a conversion that was given up is released like any request",
+		"a conversion that was given up is released like any request": {
 			config:  config{set: lua.RWLock, requests: 3, flags: upgrades, origin: replaces, keeperOf: together, ticks: 1, cancels: 1},
 			file:    "internal/claim/claim.go",
 			old:     "func (c *Claim) Converts() bool { return c.convert }",
 			new:     "func (c *Claim) Converts() bool { return false }",
 			problem: "both rely on a lease",
 		},
-		{
-			bug:     "a conversion that took place is taken for one that did not",
+		"a conversion that took place is taken for one that did not": {
 			config:  config{set: lua.RWLock, flags: upgradesTwo, origin: replaces, keeperOf: together, ticks: 1, cancels: 1},
 			file:    "internal/claim/lease.go",
 			old:     "			c.state, out.Check = Checking, true\n",
 			new:     "			c.done(e.Code, out)\n",
 			problem: "the server has a lease or a place of it",
 		},
-		{
-			bug:     "a conversion that took place and has ended is not tombstoned",
+		"a conversion that took place and has ended is not tombstoned": {
 			config:  config{set: lua.RWLock, flags: upgradesTwo, origin: replaces, keeperOf: together, ticks: 3, faults: 1, slow: 1, cancels: 1, renewals: 1},
 			file:    "internal/claim/lease.go",
 			old:     "			if !c.tombstone {\n",
@@ -295,16 +261,14 @@ func TestSearchFindsDeliberateBugs(t *testing.T) {
 			problem: "the server has a lease or a place of it",
 			large:   true,
 		},
-		{
-			bug:     "an Extend to less counts from its reply only",
+		"an Extend to less counts from its reply only": {
 			config:  config{set: lua.Fair, ticks: 2, extends: 1, extendTo: 1000, slow: 1},
 			file:    "internal/claim/lease.go",
 			old:     "	out.Notify = true // waiters expect it to end later\n	c.deadline = d\n",
 			new:     "	out.Notify = true\n",
 			problem: "both rely on a lease",
 		},
-		{
-			bug:     "an answer to a renewal that was sent before an Extend counts",
+		"an answer to a renewal that was sent before an Extend counts": {
 			config:  config{set: lua.Fair, ticks: 3, extends: 1, extendTo: 1000, slow: 1, renewals: 1},
 			file:    "internal/claim/lease.go",
 			old:     "	case sent <= x.at:\n		return 0\n",
@@ -312,39 +276,34 @@ func TestSearchFindsDeliberateBugs(t *testing.T) {
 			problem: "both rely on a lease",
 			large:   true,
 		},
-		{
-			bug:     "a closed keeper leaves who waits in the queue",
+		"a closed keeper leaves who waits in the queue": {
 			config:  config{set: lua.Fair, ticks: 1, closes: 1},
 			file:    "internal/claim/request.go",
 			old:     "	case Closed:\n		c.fail(r, now, ByClose, out)\n",
 			new:     "",
 			problem: "not served in time",
 		},
-		{
-			bug:     "a request that was broken is not tombstoned",
+		"a request that was broken is not tombstoned": {
 			config:  config{set: lua.Fair, ticks: 1, breaks: 1, faults: 1},
 			old:     "write_tombstone(run, token, tombstone)\ncall('ZADD', tombstones, now + tombstone, token .. ' ' .. notice)",
 			new:     "",
 			problem: "was broken, but",
 		},
-		{
-			bug:     "a waiter that joins the queue sends no heartbeat",
+		"a waiter that joins the queue sends no heartbeat": {
 			config:  config{set: lua.Fair, ticks: 2, faults: 1},
 			file:    "internal/queue/queue.go",
 			old:     "	q.waiters++\n	q.wake(next(r, now, retryIn, more), out)\n",
 			new:     "	q.waiters++\n",
 			problem: "not served in time",
 		},
-		{
-			bug:     "a heartbeat that was answered is taken for one under way",
+		"a heartbeat that was answered is taken for one under way": {
 			config:  config{set: lua.Fair, ticks: 2, faults: 1},
 			file:    "internal/queue/queue.go",
 			old:     "	q.inFlight--\n	switch {\n",
 			new:     "	switch {\n",
 			problem: "not served in time",
 		},
-		{
-			bug:     "a heartbeat that failed is taken for one under way",
+		"a heartbeat that failed is taken for one under way": {
 			config:  config{set: lua.Fair, ticks: 2, faults: 1},
 			file:    "internal/queue/queue.go",
 			old:     "	q.inFlight--\n	if !q.failing {\n",
@@ -355,26 +314,17 @@ func TestSearchFindsDeliberateBugs(t *testing.T) {
 		if x.large && !*large && !*mutated {
 			continue
 		}
-		name := strings.ReplaceAll(x.bug, " ", "_")
+		name := strings.ReplaceAll(bug, " ", "_")
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			if x.file != "" && !*mutated {
-				bug := mutation.Mutant{File: x.file, Old: x.old, New: x.new}
-				if bug.Source(t, "../../.."); *large {
-					findInBinary(t, bug.Build(t, "../../.."), name)
+				mutant := mutation.Mutant{File: x.file, Old: x.old, New: x.new}
+				if mutant.Source(t, "../../.."); *large {
+					findInBinary(t, mutant.Build(t, "../../.."), name)
 				}
 				return
 			}
-			c := x.config
-			if c.requests == 0 {
-				c.requests = 2
-			}
-			if c.keeperOf == [maxRequests]int{} {
-				c.keeperOf = apart
-			}
-			if c.set == lua.RWLock {
-				c.exclude = readersShare
-			}
+			c := x.config.withDefaults()
 			if x.file == "" {
 				c.change = replace(t, c.set, x.old, x.new)
 			}

@@ -196,7 +196,7 @@ func (m *model) isServed(w world, known func(world) bool) (path []string, ok boo
 // faultless returns the next step of a world without faults, or false if all its requests have ended.
 func (m *model) faultless(w *world) (step, bool) {
 	var found step
-	best, open := len(preference), false
+	best, open := leastPreferred+1, false
 	for r := range m.requests {
 		open = open || w.requests[r].phase == begun && m.alive(w, r)
 	}
@@ -204,19 +204,23 @@ func (m *model) faultless(w *world) (step, bool) {
 		return step{}, false
 	}
 	m.steps(w, func(s step) {
-		if rank := preference[s.kind]; rank > 0 && rank < best {
+		if rank := preference[s.kind][s.of]; rank > 0 && rank < best {
 			found, best = s, rank
 		}
 	})
-	if best == len(preference) && w.tick >= m.ticks { // beyond the bound
-		return step{stepTick, 0}, true
+	if best > leastPreferred && w.tick >= m.ticks { // beyond the bound
+		return step{kind: stepTick}, true
 	}
 	return found, true
 }
 
 // preference has the steps of worlds without faults, in their order. The others are 0.
-var preference = [stepTick + 1]int{
-	stepAnswerAsk: 1, stepAnswerChange: 2, stepAnswerExtend: 2, stepAnswerHeartbeat: 3, stepMessage: 4,
-	stepRunAsk: 5, stepRunChange: 6, stepRunExtend: 6, stepRunHeartbeat: 7, stepRelease: 8, stepOpen: 8, stepLeave: 8, stepTurn: 4, stepSubscribe: 9, stepHeartbeat: 10,
-	stepTimer: 11, stepEnter: 12, stepTick: 13,
+var preference = [stepTick + 1][ofHeartbeat + 1]int{
+	stepAnswer:  {ofAsk: 1, ofChange: 2, ofExtend: 2, ofHeartbeat: 3},
+	stepMessage: {4}, stepTurn: {4},
+	stepRun:     {ofAsk: 5, ofChange: 6, ofExtend: 6, ofHeartbeat: 7},
+	stepRelease: {8}, stepOpen: {8}, stepLeave: {8}, stepSubscribe: {9}, stepHeartbeat: {10},
+	stepTimer: {11}, stepEnter: {12}, stepTick: {leastPreferred},
 }
+
+const leastPreferred = 13

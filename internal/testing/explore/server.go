@@ -302,19 +302,14 @@ func (s *server) arguments(c call) (keys, argv []string) {
 
 // addressed returns the requests that a message is about.
 func (s *server) addressed(id int32) (list []int) {
-	wakeups, err := protocol.ParseMessage(s.messages[id].text)
-	if err != nil {
-		panic(err)
-	}
-	for _, x := range wakeups {
-		n, err := strconv.Atoi(x.Serial)
-		if err != nil {
-			panic(err)
-		}
-		list = append(list, n-1)
+	for _, x := range parsed(protocol.ParseMessage(s.messages[id].text)) {
+		list = append(list, serial(x))
 	}
 	return list
 }
+
+// serial returns the request that a message is about.
+func serial(x protocol.Wakeup) int { return parsed(strconv.Atoi(x.Serial)) - 1 }
 
 // list returns the requests that a call names.
 func (c call) list() (list []int) {

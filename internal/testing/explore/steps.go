@@ -3,7 +3,6 @@ package explore
 import (
 	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
-	"github.com/lockkeeper/lockkeeper/internal/queue"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -11,23 +10,11 @@ import (
 type stepKind uint8
 
 const (
-	stepBegin stepKind = iota
-	stepRunAsk
-	stepRunChange
-	stepRunHeartbeat
-	stepRunExtend
-	stepSlowAsk
-	stepSlowChange
-	stepSlowHeartbeat
-	stepSlowExtend
-	stepAnswerAsk
-	stepAnswerChange
-	stepAnswerHeartbeat
-	stepAnswerExtend
-	stepFailAsk
-	stepFailChange
-	stepFailHeartbeat
-	stepFailExtend
+	stepBegin  stepKind = iota
+	stepRun             // a call runs at the server, and its reply arrives at once
+	stepSlow            // it runs, and the reply arrives later
+	stepAnswer          // such a reply arrives
+	stepFail            // no reply comes, and the call may run later
 	stepRunLate
 	stepMessage
 	stepLoseMessage
@@ -51,20 +38,46 @@ const (
 	stepTick
 )
 
+// callKind says which of the calls that are under way a step is about.
+type callKind uint8
+
+const (
+	ofAsk callKind = iota
+	ofChange
+	ofExtend
+	ofHeartbeat
+)
+
 // step is a transition: its kind, and the request, the keeper or the position that it is about.
 type step struct {
 	kind stepKind
+	of   callKind
 	at   uint8
+}
+
+// slot returns the call that a step is about.
+func (w *world) slot(s step) *slot {
+	switch s.of {
+	case ofAsk:
+		return &w.requests[s.at].ask
+	case ofChange:
+		return &w.requests[s.at].change
+	case ofExtend:
+		return &w.requests[s.at].extend
+	}
+	return &w.keepers[s.at].waiters.heartbeat
 }
 
 // steps calls visit for each step that is possible in a world.
 func (m *model) steps(w *world, visit func(step)) {
-	try := func(kind stepKind, at int) { visit(step{kind, uint8(at)}) }
+	try := func(kind stepKind, at int) { visit(step{kind: kind, at: uint8(at)}) }
 	for r := range m.requests {
 		q, k := &w.requests[r], m.keeperOf[r]
-		m.calls(w, q.ask, m.alive(w, r), r, stepRunAsk, try)
-		m.calls(w, q.change, m.alive(w, r), r, stepRunChange, try)
-		m.calls(w, q.extend, m.alive(w, r), r, stepRunExtend, try)
+		if m.alive(w, r) {
+			for of := ofAsk; of <= ofExtend; of++ {
+				m.calls(w, step{of: of, at: uint8(r)}, visit)
+			}
+		}
 		if w.breaks > 0 && !q.broken && m.srv.states[w.server].known&(1<<r) != 0 {
 			try(stepBreak, r)
 		}
@@ -100,7 +113,9 @@ func (m *model) steps(w *world, visit func(step)) {
 	}
 	for k := range w.keepers {
 		p := &w.keepers[k]
-		m.calls(w, p.waiters.heartbeat, p.alive(), k, stepRunHeartbeat, try)
+		if p.alive() {
+			m.calls(w, step{of: ofHeartbeat, at: uint8(k)}, visit)
+		}
 		if p.state != running {
 			continue
 		}
@@ -145,22 +160,23 @@ func (m *model) steps(w *world, visit func(step)) {
 }
 
 // calls visits what may happen to a call of a live keeper: it runs and is answered, at once or later, or there is no answer, and it may
-// run later as a late copy. A call that ran and whose reply was lost is one whose late copy runs at once. run is its kind of running; the
-// other kinds are as far from it for each kind of call.
-func (m *model) calls(w *world, s slot, alive bool, at int, run stepKind, try func(stepKind, int)) {
-	if s.call == 0 || !alive {
+// run later as a late copy. A call that ran and whose reply was lost is one whose late copy runs at once.
+func (m *model) calls(w *world, s step, visit func(step)) {
+	try := func(kind stepKind) { visit(step{kind, s.of, s.at}) }
+	c := w.slot(s)
+	switch {
+	case c.call == 0:
+		return
+	case c.reply != 0:
+		try(stepAnswer)
 		return
 	}
-	if s.reply != 0 {
-		try(run-stepRunAsk+stepAnswerAsk, at)
-		return
-	}
-	try(run, at)
-	if s := m.srv.calls[s.call].script; w.slow > 0 && s != release && s != fastRelease && s != handOn {
-		try(run-stepRunAsk+stepSlowAsk, at)
+	try(stepRun)
+	if x := m.srv.calls[c.call].script; w.slow > 0 && x != release && x != fastRelease && x != handOn {
+		try(stepSlow)
 	}
 	if w.faults > 0 && w.late[len(w.late)-1] == 0 {
-		try(run-stepRunAsk+stepFailAsk, at)
+		try(stepFail)
 	}
 }
 
@@ -187,36 +203,17 @@ func (m *model) apply(w *world, s step) {
 			m.yield(w, m.keeperOf[i])
 		}
 		m.step(w, i, claim.Event{Kind: claim.Called})
-	case stepRunAsk:
-		m.run(w, &w.requests[i].ask)
-		m.answerAsk(w, i)
-	case stepRunChange:
-		m.run(w, &w.requests[i].change)
-		m.answerChange(w, i)
-	case stepRunHeartbeat:
-		m.run(w, &w.keepers[i].waiters.heartbeat)
-		m.answerHeartbeat(w, i)
-	case stepSlowAsk:
+	case stepRun:
+		m.run(w, w.slot(s))
+		m.answer(w, s)
+	case stepSlow:
 		w.slow--
-		m.run(w, &w.requests[i].ask)
-	case stepSlowChange:
-		w.slow--
-		m.run(w, &w.requests[i].change)
-	case stepSlowHeartbeat:
-		w.slow--
-		m.run(w, &w.keepers[i].waiters.heartbeat)
-	case stepRunExtend:
-		m.run(w, &w.requests[i].extend)
-		m.answerExtend(w, i)
-	case stepSlowExtend:
-		w.slow--
-		m.run(w, &w.requests[i].extend)
-	case stepAnswerExtend:
-		m.answerExtend(w, i)
-	case stepFailExtend:
+		m.run(w, w.slot(s))
+	case stepAnswer:
+		m.answer(w, s)
+	case stepFail:
 		w.faults--
-		m.leaveLate(w, &w.requests[i].extend)
-		m.step(w, i, claim.Event{Kind: claim.Extended, TTL: int64(m.extendTo), Outcome: claim.InDoubt})
+		m.fail(w, s)
 	case stepExtend:
 		w.extends--
 		out := m.step(w, i, claim.Event{Kind: claim.ExtendBegan, TTL: int64(m.extendTo)})
@@ -243,59 +240,20 @@ func (m *model) apply(w *world, s step) {
 		w.keepers[i].subscribed = false
 		m.dropMessages(w, i)
 	case stepRunLate:
-		late := slot{call: w.late[i]}
-		w.late[i] = 0
-		tidy(w.late[:])
-		m.run(w, &late)
-	case stepAnswerAsk:
-		m.answerAsk(w, i)
-	case stepAnswerChange:
-		m.answerChange(w, i)
-	case stepAnswerHeartbeat:
-		m.answerHeartbeat(w, i)
-	case stepFailAsk:
-		w.faults--
-		m.leaveLate(w, &w.requests[i].ask)
-		m.step(w, i, claim.Event{Kind: claim.AskFailed, Outcome: claim.InDoubt, Retryable: true})
-	case stepFailChange:
-		w.faults--
-		q := &w.requests[i]
-		kind := claim.RenewFailed
-		if !m.srv.calls[q.change.call].script.renews() || q.claim.State() == claim.Checking {
-			kind = claim.ReleaseFailed
-		}
-		m.leaveLate(w, &q.change)
-		m.step(w, i, claim.Event{Kind: kind, Outcome: claim.InDoubt, Retryable: true, Pause: ms(1)})
-	case stepFailHeartbeat:
-		w.faults--
-		p := &w.keepers[i].waiters
-		if c := m.srv.calls[p.heartbeat.call]; c.script == rejoin {
-			for _, r := range c.list() {
-				m.step(w, r, claim.Event{Kind: claim.CopyEnded, Outcome: claim.InDoubt})
-			}
-		}
-		m.leaveLate(w, &p.heartbeat)
-		if !p.dropped {
-			w.tell(i, func(q *queue.Queue, out *queue.Effects) { q.Failed(&rules, w.instant(), true, 0, out) })
-		}
-		p.dropped = false
+		m.run(w, &slot{call: take(w.late[:], i)})
 	case stepMessage:
-		id := w.messages[i]
-		w.messages[i] = 0
-		tidy(w.messages[:])
-		m.receive(w, id)
+		m.receive(w, take(w.messages[:], i))
 	case stepRepeatMessage:
 		w.faults--
 		m.receive(w, w.messages[i])
 	case stepLoseMessage:
 		w.faults--
+		recalled := m.recalls(take(w.messages[:], i))
 		for r := range m.requests {
-			if x := &w.requests[r].retention; x.is && m.recalls(w.messages[i])&(1<<r) != 0 {
+			if x := &w.requests[r].retention; x.is && recalled&(1<<r) != 0 {
 				x.lost = true
 			}
 		}
-		w.messages[i] = 0
-		tidy(w.messages[:])
 	case stepCancel:
 		w.cancels--
 		if w.requests[i].claim.Pending() {
@@ -334,5 +292,40 @@ func (m *model) apply(w *world, s step) {
 		m.endTurn(w, i, false)
 	case stepTick:
 		w.tick++
+	}
+}
+
+// fail ends the wait for the reply to a call.
+func (m *model) fail(w *world, s step) {
+	c, r := w.slot(s), int(s.at)
+	called := m.srv.calls[c.call]
+	m.leaveLate(w, c)
+	switch s.of {
+	case ofAsk:
+		m.step(w, r, claim.Event{Kind: claim.AskFailed, Outcome: claim.InDoubt, Retryable: true})
+	case ofChange:
+		kind := claim.RenewFailed
+		if !called.script.renews() || w.requests[r].claim.State() == claim.Checking {
+			kind = claim.ReleaseFailed
+		}
+		m.step(w, r, claim.Event{Kind: kind, Outcome: claim.InDoubt, Retryable: true, Pause: ms(1)})
+	case ofExtend:
+		m.step(w, r, claim.Event{Kind: claim.Extended, TTL: int64(m.extendTo), Outcome: claim.InDoubt})
+	case ofHeartbeat:
+		m.heartbeatFailed(w, int(s.at), called)
+	}
+}
+
+// answer handles the reply to a call.
+func (m *model) answer(w *world, s step) {
+	switch s.of {
+	case ofAsk:
+		m.answerAsk(w, int(s.at))
+	case ofChange:
+		m.answerChange(w, int(s.at))
+	case ofExtend:
+		m.answerExtend(w, int(s.at))
+	case ofHeartbeat:
+		m.answerHeartbeat(w, int(s.at))
 	}
 }

@@ -105,3 +105,17 @@ func (m *model) beat(w *world, k int) {
 	}
 	p.heartbeat = slot{call: m.srv.call(c), sent: w.tick}
 }
+
+// heartbeatFailed handles that a heartbeat is not answered.
+func (m *model) heartbeatFailed(w *world, k int, c call) {
+	if c.script == rejoin {
+		for _, r := range c.list() {
+			m.step(w, r, claim.Event{Kind: claim.CopyEnded, Outcome: claim.InDoubt})
+		}
+	}
+	p := &w.keepers[k].waiters
+	if !p.dropped {
+		w.tell(k, func(q *queue.Queue, out *queue.Effects) { q.Failed(&rules, w.instant(), true, 0, out) })
+	}
+	p.dropped = false
+}

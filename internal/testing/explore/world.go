@@ -216,6 +216,14 @@ func tidy(list []int32) {
 	slices.SortFunc(list, func(a, b int32) int { return cmp.Compare(uint32(a-1), uint32(b-1)) })
 }
 
+// take removes an element of a list that tidy sorts, and returns it.
+func take(list []int32, i int) int32 {
+	x := list[i]
+	list[i] = 0
+	tidy(list)
+	return x
+}
+
 // dropMessages removes the messages to a keeper.
 func (m *model) dropMessages(w *world, k int) {
 	for i, id := range w.messages {
