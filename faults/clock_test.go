@@ -1,7 +1,6 @@
 package faults
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"os"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 )
@@ -51,8 +51,7 @@ func TestRealServerClockJumps(t *testing.T) {
 	t.Setenv("CLOCK_OFFSET", file)
 	s := redistest.Start(t)
 	admin := s.Client()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
+	ctx := must.Within(t, time.Minute)
 
 	const lifetime = 6 * time.Second
 	for _, by := range []time.Duration{time.Hour, -2 * time.Hour} {
@@ -67,9 +66,7 @@ func TestRealServerClockJumps(t *testing.T) {
 		for kind, u := range b.uses {
 			waiting.Go(func() {
 				lease, err := u.acquire(ctx)
-				if err != nil {
-					t.Errorf("%s: %v", kind, err)
-				}
+				check.Is(t, err, nil, "%s", kind)
 				got <- result{kind, lease}
 			})
 		}
@@ -77,9 +74,9 @@ func TestRealServerClockJumps(t *testing.T) {
 			awaitWaiter(ctx, t, admin, p.kind, "x")
 		}
 		jump(by)
-		if at := admin.Time(ctx).Val(); at.Sub(time.Now().Add(offset)).Abs() > time.Second {
-			t.Fatalf("the server's clock is at %v, and should be at %v", at, time.Now().Add(offset))
-		}
+		at := admin.Time(ctx).Val()
+		must.That(t, at.Sub(time.Now().Add(offset)).Abs() <= time.Second,
+			"the server's clock is at %v, and should be at %v", at, time.Now().Add(offset))
 		if by > 0 { // all has expired by the server's clock, and the next renewal reports it
 			lost(t, first, lifetime)
 		} else { // after a heartbeat, no grant lasts longer than requested
@@ -102,12 +99,8 @@ func TestRealServerClockJumps(t *testing.T) {
 				continue
 			}
 			checkRises(t, r.kind, first[r.kind], r.lease)
-			if left := time.Until(r.lease.Deadline()); left > lifetime {
-				t.Errorf("%s: relied on for %v", r.kind, left)
-			}
-			if err := r.lease.Release(ctx); err != nil {
-				t.Errorf("%s: %v", r.kind, err)
-			}
+			check.That(t, time.Until(r.lease.Deadline()) <= lifetime, "%s: relied on for %v", r.kind, time.Until(r.lease.Deadline()))
+			check.Is(t, r.lease.Release(ctx), nil, "%s", r.kind)
 		}
 	}
 }
@@ -131,16 +124,11 @@ func TestNoWallClockReads(t *testing.T) {
 			text := must.Get(os.ReadFile(path))(t)
 			files++
 			for i, line := range strings.Split(string(text), "\n") {
-				if wallClock.MatchString(line) && !ofServer.MatchString(line) {
-					t.Errorf("%s:%d reads the wall clock: %s", path, i+1, line)
-				}
+				check.That(t, !wallClock.MatchString(line) || ofServer.MatchString(line),
+					"%s:%d reads the wall clock: %s", path, i+1, line)
 			}
 		}
 	}
-	if files < 30 {
-		t.Errorf("only %d files were checked", files)
-	}
-	if !wallClock.MatchString("time.Now().UnixMilli()") {
-		t.Error("the pattern matches nothing")
-	}
+	check.That(t, files >= 30, "only %d files were checked", files)
+	check.That(t, wallClock.MatchString("time.Now().UnixMilli()"), "the pattern matches nothing")
 }

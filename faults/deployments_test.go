@@ -11,6 +11,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/redis/go-redis/v9"
@@ -68,9 +69,8 @@ func (p *deploymentClient) all(ctx context.Context) map[string]*lockkeeper.Lease
 func (p *deploymentClient) release(leases map[string]*lockkeeper.Lease) {
 	p.Helper()
 	for kind, l := range leases {
-		if err := l.Release(context.Background()); err != nil {
-			p.Errorf("%s: %v", kind, err)
-		}
+		err := l.Release(context.Background())
+		check.Is(p, err, nil, "%s", kind)
 	}
 }
 
@@ -84,30 +84,23 @@ func lost(t *testing.T, leases map[string]*lockkeeper.Lease, within time.Duratio
 		case <-late:
 			t.Fatalf("%s: the loss was not reported within %v", kind, within)
 		}
-		if !errors.Is(l.Err(), lockkeeper.ErrLost) {
-			t.Errorf("%s: %v", kind, l.Err())
-		}
-		if err := l.Release(context.Background()); !errors.Is(err, lockkeeper.ErrLost) {
-			t.Errorf("%s: a lost lease was released: %v", kind, err)
-		}
+		check.Is(t, l.Err(), lockkeeper.ErrLost, "%s", kind)
+		err := l.Release(context.Background())
+		check.Is(t, err, lockkeeper.ErrLost, "%s: a lost lease was released", kind)
 	}
 }
 
 // checkRises checks that the fence of the second lease is larger than that of the first.
 func checkRises(t *testing.T, kind string, first, second *lockkeeper.Lease) {
 	t.Helper()
-	if second.Fence() <= first.Fence() {
-		t.Errorf("%s: fence %d after %d", kind, second.Fence(), first.Fence())
-	}
+	check.That(t, second.Fence() > first.Fence(), "%s: fence %d after %d", kind, second.Fence(), first.Fence())
 }
 
 // awaitWaiter waits until somebody waits for the name.
 func awaitWaiter(ctx context.Context, t *testing.T, rdb redis.UniversalClient, kind, name string) {
 	t.Helper()
 	for rdb.ZCount(ctx, "{lock:"+name+"}:"+kind+":queue", "-inf", protocol.BehindWaiters).Val() != 1 {
-		if ctx.Err() != nil {
-			t.Fatal("nobody waits")
-		}
+		must.That(t, ctx.Err() == nil, "nobody waits")
 		time.Sleep(5 * time.Millisecond)
 	}
 }
@@ -120,8 +113,7 @@ func TestFailoverLosesGrants(t *testing.T) {
 	const lifetime = 15 * time.Second
 	// lose acquires all locks on a primary whose replica is disconnected, and promotes the replica.
 	lose := func(t *testing.T, client func() redis.UniversalClient, name string, primary, replica *redistest.Server) {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
+		ctx := must.Within(t, time.Minute)
 		a, b := join(t, client(), name, lifetime), join(t, client(), name, lifetime)
 		a.release(a.all(ctx))
 		replica.Freeze()
@@ -132,15 +124,11 @@ func TestFailoverLosesGrants(t *testing.T) {
 		second := b.all(ctx)
 		for kind, l := range second {
 			checkRises(t, kind, first[kind], l)
-			if l.Err() != nil {
-				t.Errorf("%s: %v", kind, l.Err())
-			}
+			check.Is(t, l.Err(), nil, "%s", kind)
 		}
 		lost(t, first, lifetime)
 		for kind, l := range first {
-			if time.Until(l.Deadline()) <= 0 {
-				t.Errorf("%s: the loss was reported by the deadline, not by a renewal", kind)
-			}
+			check.That(t, time.Until(l.Deadline()) > 0, "%s: the loss was reported by the deadline, not by a renewal", kind)
 		}
 		b.release(second)
 	}
@@ -175,8 +163,7 @@ func nameOnFirstPrimary(t *testing.T, c *redistest.Cluster) string {
 // can acquire a lock there that is held elsewhere, and learns of the loss as soon as the old primary is demoted.
 func TestOldPrimaryReturns(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
+	ctx := must.Within(t, time.Minute)
 	s := redistest.StartSentinel(t, 1)
 	const lifetime = 3 * time.Second
 	a, b := join(t, s.Client(), "x", lifetime), join(t, s.Client(), "x", time.Minute)
@@ -207,9 +194,7 @@ func TestOldPrimaryReturns(t *testing.T) {
 		believed[kind] = x.Until
 		if l.Err() == nil {
 			still++
-			if err := l.Release(ctx); err != nil {
-				t.Errorf("%s: %v", kind, err)
-			}
+			check.Is(t, l.Release(ctx), nil, "%s", kind)
 		}
 	}
 	second := <-got
@@ -237,9 +222,7 @@ func TestOldPrimaryReturns(t *testing.T) {
 	}
 	split.Wait()
 	for kind, l := range second {
-		if l.Err() != nil {
-			t.Errorf("%s: the holder at the new primary has lost it: %v", kind, l.Err())
-		}
+		check.Is(t, l.Err(), nil, "%s: the holder at the new primary has lost it", kind)
 	}
 	b.release(second)
 }
@@ -269,9 +252,7 @@ func load(t *testing.T, client func() redis.UniversalClient, names int) (stop fu
 						if x.Fence > 0 {
 							h.add(x)
 						}
-						if err != nil {
-							t.Errorf("%s: %v", name, err)
-						}
+						check.Is(t, err, nil, "%s", name)
 					}
 				})
 			}
@@ -357,8 +338,7 @@ func TestHalfMigratedSlot(t *testing.T) {
 	}
 	for _, p := range list {
 		t.Run(p.kind, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-			defer cancel()
+			ctx := must.Within(t, time.Minute)
 			name := "half-" + p.kind
 			a, b := join(t, c.Client(), name, lifetime).uses[p.kind], join(t, c.Client(), name, lifetime).uses[p.kind]
 			first := must.Get(a.acquire(ctx))(t)
@@ -369,9 +349,8 @@ func TestHalfMigratedSlot(t *testing.T) {
 				defer cancel()
 				start := time.Now()
 				_, err := b.acquire(short)
-				if !errors.Is(err, context.DeadlineExceeded) || time.Since(start) > lifetime {
-					t.Errorf("after %v: %v", time.Since(start), err)
-				}
+				check.That(t, errors.Is(err, context.DeadlineExceeded) && time.Since(start) <= lifetime,
+					"after %v: %v", time.Since(start), err)
 				go func() {
 					second, err := b.acquire(ctx)
 					if err == nil {
@@ -381,9 +360,7 @@ func TestHalfMigratedSlot(t *testing.T) {
 					got <- err
 				}()
 				time.Sleep(time.Until(renewed))
-				if first.Err() != nil || !first.Deadline().After(renewed) {
-					t.Errorf("the lease was not renewed: %v", first.Err())
-				}
+				check.That(t, first.Err() == nil && first.Deadline().After(renewed), "the lease was not renewed: %v", first.Err())
 			})
 			must.Report(t, first.Release(ctx))
 			must.Report(t, <-got)
@@ -398,8 +375,7 @@ func TestHandoffDuringSlotMigration(t *testing.T) {
 	c := redistest.StartCluster(t, 3, 0)
 	for _, p := range primitives {
 		t.Run(p.kind, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-			defer cancel()
+			ctx := must.Within(t, time.Minute)
 			name := "moving-" + p.kind
 			a, b := join(t, c.Client(), name, time.Minute).uses[p.kind], join(t, c.Client(), name, time.Minute).uses[p.kind]
 			first := must.Get(a.acquire(ctx))(t)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/anishathalye/porcupine"
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"golang.org/x/sys/unix"
 )
 
@@ -209,9 +210,8 @@ func (h *history) mustBeValid(t *testing.T) {
 	for _, s := range h.check() {
 		t.Error(s)
 	}
-	if got := h.linearizable(30 * time.Second); got != porcupine.Ok {
-		t.Errorf("linearizable: %v", got)
-	}
+	got := h.linearizable(30 * time.Second)
+	check.That(t, got == porcupine.Ok, "linearizable: %v", got)
 }
 
 // TestCheckersDetectBrokenLocks runs the checkers on histories of locks that break a promise each, and on one of reads that share a
@@ -260,12 +260,10 @@ func TestCheckersDetectBrokenLocks(t *testing.T) {
 		t.Run(c.what, func(t *testing.T) {
 			h := newHistory()
 			h.capacity["x"], h.ordered["x"], h.spans = c.capacity, c.ordered, c.spans
-			if wrong := h.check(); (len(wrong) == 0) != c.valid {
-				t.Errorf("the sweep found %q", wrong)
-			}
-			if got := h.linearizable(10 * time.Second); (got == porcupine.Ok) != c.linear {
-				t.Errorf("linearizable: %v", got)
-			}
+			wrong := h.check()
+			check.That(t, (len(wrong) == 0) == c.valid, "the sweep found %q", wrong)
+			got := h.linearizable(10 * time.Second)
+			check.That(t, (got == porcupine.Ok) == c.linear, "linearizable: %v", got)
 		})
 	}
 }

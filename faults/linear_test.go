@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
@@ -145,9 +146,7 @@ func linear(t *testing.T, p primitive, faulty bool) {
 			queued++
 		}
 	}
-	if queued < 10 {
-		t.Errorf("%d grants after a wait: too few", queued)
-	}
+	check.That(t, queued >= 10, "%d grants after a wait: too few", queued)
 }
 
 // contenders are the users of the lock x for three seconds, and their results.
@@ -196,9 +195,7 @@ func (c *contenders) end(t *testing.T) {
 	c.workers.Wait()
 	c.mustBeValid(t)
 	t.Logf("%d leases released, %d lost, %d waits ended", c.given, c.lost, c.gaveUp)
-	if c.given < 20 {
-		t.Errorf("%d grants: too few", c.given)
-	}
+	check.That(t, c.given >= 20, "%d grants: too few", c.given)
 }
 
 // contend uses the lock repeatedly until the time has passed.

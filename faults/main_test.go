@@ -26,10 +26,6 @@ func TestMain(m *testing.M) {
 		child()
 		return
 	}
-	if os.Getenv(blocksAddr) != "" {
-		blocksChild()
-		return
-	}
 	parallel.Tests("6")
 	before := goleak.IgnoreCurrent()
 	code := m.Run()

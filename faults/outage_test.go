@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/mutex"
@@ -106,9 +107,7 @@ func TestOutageWithImpatientCallers(t *testing.T) {
 			lastBefore := successes.Load()
 			time.Sleep(outage)
 			grown := heapInUse() - heap
-			if n := successes.Load(); n != lastBefore {
-				t.Fatalf("%d successes while the server was frozen", n-lastBefore)
-			}
+			must.That(t, successes.Load() == lastBefore, "%d successes while the server was frozen", successes.Load()-lastBefore)
 			admin := server.Client()
 			setPhase("after")
 			thawed := time.Now()
@@ -128,18 +127,10 @@ func TestOutageWithImpatientCallers(t *testing.T) {
 			forNobody := count(t, admin, "*frozen-*:meta")
 			t.Logf("%d successes in a second before; the first %v after the thaw, %d within %v; heap %+.1f MB; %d calls for nobody; closed in %v",
 				usual, first.Round(time.Millisecond), successes.Load()-lastBefore, after.Round(time.Millisecond), float64(grown)/1e6, forNobody, closed.Round(time.Millisecond))
-			if first > timeout {
-				t.Errorf("the first success came %v after the thaw", first)
-			}
-			if !lasts {
-				t.Errorf("%d successes %v after the first", successes.Load()-lastBefore, after-first)
-			}
-			if grown > 20e6 {
-				t.Errorf("the heap has grown by %d MB", grown/1e6)
-			}
-			if forNobody >= 1000 {
-				t.Errorf("the server ran %d calls for nobody", forNobody)
-			}
+			check.That(t, first <= timeout, "the first success came %v after the thaw", first)
+			check.That(t, lasts, "%d successes %v after the first", successes.Load()-lastBefore, after-first)
+			check.That(t, grown <= 20e6, "the heap has grown by %d MB", grown/1e6)
+			check.That(t, forNobody < 1000, "the server ran %d calls for nobody", forNobody)
 		})
 	}
 }

@@ -1,13 +1,13 @@
 package faults
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/mutex"
@@ -37,9 +37,7 @@ func TestPowerLossForgetsLastWrites(t *testing.T) {
 	kept := held("kept", mutex.Options{TTL: time.Minute})
 	released := held("released", mutex.Options{TTL: time.Minute, NoRenewal: true})
 	files, err := filepath.Glob(filepath.Join(s.Dir, "appendonlydir", "*.incr.aof"))
-	if err != nil || len(files) != 1 {
-		t.Fatalf("%q, %v", files, err)
-	}
+	must.That(t, err == nil && len(files) == 1, "%q, %v", files, err)
 	size := func() int64 { // all that was answered has been written by then
 		info := must.Get(os.Stat(files[0]))(t)
 		return info.Size()
@@ -47,9 +45,7 @@ func TestPowerLossForgetsLastWrites(t *testing.T) {
 	durable := size()
 	lost := held("lost", mutex.Options{TTL: ttl})
 	must.OK(t, released.Release(t.Context()))
-	if size() == durable {
-		t.Fatal("nothing was written")
-	}
+	must.That(t, size() != durable, "nothing was written")
 	s.Kill()
 	must.OK(t, os.Truncate(files[0], durable))
 	s.Restart()
@@ -58,23 +54,13 @@ func TestPowerLossForgetsLastWrites(t *testing.T) {
 	if err != nil {
 		t.Fatal("the grant was not forgotten:", err)
 	}
-	if second.Fence() <= lost.Fence() {
-		t.Errorf("fence %d after %d", second.Fence(), lost.Fence())
-	}
+	check.That(t, second.Fence() > lost.Fence(), "fence %d after %d", second.Fence(), lost.Fence())
 	select {
 	case <-lost.Done():
 	case <-time.After(ttl):
 	}
-	if err := lost.Err(); !errors.Is(err, lockkeeper.ErrLost) {
-		t.Errorf("the first holder: %v", err)
-	}
-	if err := second.Err(); err != nil {
-		t.Errorf("the second holder: %v", err)
-	}
-	if _, err := lock(keepers[1], "released", mutex.Options{}); !errors.Is(err, lockkeeper.ErrNotAcquired) {
-		t.Errorf("the release was not forgotten: %v", err)
-	}
-	if err := kept.Extend(t.Context(), time.Minute); err != nil {
-		t.Errorf("a lease of before: %v", err)
-	}
+	check.Is(t, lost.Err(), lockkeeper.ErrLost, "the first holder")
+	check.Is(t, second.Err(), nil, "the second holder")
+	check.Is(t, check.ErrorOf(lock(keepers[1], "released", mutex.Options{})), lockkeeper.ErrNotAcquired, "the release was not forgotten")
+	check.Is(t, kept.Extend(t.Context(), time.Minute), nil, "a lease of before")
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
 
@@ -26,9 +27,7 @@ func TestTablesNameExistingTests(t *testing.T) {
 		{heading: "| promise | tests |\n|---|---|\n", columns: 2, tests: 1},
 	} {
 		_, table, found := strings.Cut(string(doc), c.heading)
-		if !found {
-			t.Fatalf("no table %s", c.heading)
-		}
+		must.That(t, found, "no table %s", c.heading)
 		n := 0
 		for line := range strings.Lines(table) {
 			cell := strings.Split(line, " | ")
@@ -36,13 +35,9 @@ func TestTablesNameExistingTests(t *testing.T) {
 				break
 			}
 			n++
-			if c.rows > 0 && cell[0] != "| "+strconv.Itoa(n) {
-				t.Errorf("row %d is %s", n, line)
-			}
+			check.That(t, c.rows <= 0 || cell[0] == "| "+strconv.Itoa(n), "row %d is %s", n, line)
 			names := regexp.MustCompile("`([^`]*)`").FindAllStringSubmatch(cell[c.tests], -1)
-			if len(names) == 0 && !strings.HasPrefix(cell[c.tests], "none: ") {
-				t.Errorf("no test, and no reason: %s", line)
-			}
+			check.That(t, len(names) != 0 || strings.HasPrefix(cell[c.tests], "none: "), "no test, and no reason: %s", line)
 			for _, name := range names {
 				last := name[1][strings.LastIndex(name[1], "/")+1:]
 				if !strings.Contains(all, "func "+last+"(") && !strings.Contains(all, `"`+last+`"`) {
@@ -50,9 +45,7 @@ func TestTablesNameExistingTests(t *testing.T) {
 				}
 			}
 		}
-		if c.rows > 0 && n != c.rows || n == 0 {
-			t.Errorf("%d rows", n)
-		}
+		check.That(t, (c.rows <= 0 || n == c.rows) && n != 0, "%d rows", n)
 	}
 }
 

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/redis/go-redis/v9"
@@ -95,9 +97,8 @@ func sharedCounter(w *World) {
 			}
 		})
 	})
-	if want := keepers * goroutines * rounds; c.n != want || c.overlaps.Load() != 0 {
-		w.Errorf("counted %d of %d, %d overlaps", c.n, want, c.overlaps.Load())
-	}
+	want := keepers * goroutines * rounds
+	check.That(w, c.n == want && c.overlaps.Load() == 0, "counted %d of %d, %d overlaps", c.n, want, c.overlaps.Load())
 	w.checkClean()
 }
 
@@ -116,18 +117,15 @@ func oneTryLockSucceeds(w *World) {
 			w.checkError(err, lockkeeper.ErrNotAcquired)
 		}
 	})
-	if won.Load() != 1 {
-		w.Errorf("%d TryLock calls succeeded", won.Load())
-	}
+	check.That(w, won.Load() == 1, "%d TryLock calls succeeded", won.Load())
 }
 
 func tryLockRefused(w *World) {
 	l := w.hold(w.Process().Lock("x"))
 	before := w.keys()
 	w.checkError(errorOf(w.Process().Lock("x").TryLock(w.ctx())), lockkeeper.ErrNotAcquired)
-	if after := w.keys(); strings.Join(before, " ") != strings.Join(after, " ") {
-		w.Errorf("keys before: %v, after: %v", before, after)
-	}
+	after := w.keys()
+	check.That(w, strings.Join(before, " ") == strings.Join(after, " "), "keys before: %v, after: %v", before, after)
 	w.release(l)
 	w.checkClean()
 }
@@ -171,9 +169,8 @@ func releaseWithCancelledContext(w *World) {
 	lease := must.Get(l.Lock(ctx))(w)
 	cancel()
 	w.must(lease.Release(ctx))
-	if keys := w.keys(); len(keys) > 0 {
-		w.Errorf("left: %v", keys)
-	}
+	keys := w.keys()
+	check.That(w, len(keys) == 0, "left: %v", keys)
 }
 
 func cancelDuringGrant(w *World) {
@@ -211,9 +208,7 @@ func lostAcquireReply(w *World) {
 		p.Net.Break("evalsha", 1, fault)
 		lease := w.hold(l)
 		again := must.Get(l.Adopt(w.ctx(), lease.Token()))(w)
-		if again.Fence() != lease.Fence() {
-			w.Errorf("fence %d, and %d at the server", lease.Fence(), again.Fence())
-		}
+		check.That(w, again.Fence() == lease.Fence(), "fence %d, and %d at the server", lease.Fence(), again.Fence())
 		p.Net.Break("evalsha", 1, fault)
 		w.release(lease)
 		w.checkOnlyTombstones()
@@ -234,8 +229,7 @@ func lateDuplicate(w *World) {
 	p.Net.Break("evalsha", 1, faultnet.CutReply|faultnet.Copy)
 	lease := w.hold(l)
 	w.release(lease)
-	ctx, cancel := context.WithTimeout(w.ctx(), heartbeatInterval)
-	defer cancel()
+	ctx := must.Within(w, heartbeatInterval)
 	p.Net.Break("evalsha", 1, faultnet.SwallowReply|faultnet.Copy)
 	w.checkError(errorOf(l.Lock(ctx)), context.DeadlineExceeded, lockkeeper.ErrUnavailable)
 	w.checkOnlyTombstones()
@@ -251,9 +245,7 @@ func nameRules(w *World) {
 	} {
 		l := p.Lock(name)
 		lease := w.hold(l)
-		if lease.Name() != name || l.Name() != name {
-			w.Errorf("name %q became %q", name, lease.Name())
-		}
+		check.That(w, lease.Name() == name && l.Name() == name, "name %q became %q", name, lease.Name())
 		w.checkError(errorOf(l.TryLock(w.ctx())), lockkeeper.ErrNotAcquired)
 		if name == "a" {
 			w.checkFree(p.Lock("A")) // names are case-sensitive
@@ -263,9 +255,8 @@ func nameRules(w *World) {
 	for _, name := range []string{"", strings.Repeat("n", 1025), "}", "a}{b", "a{}b", "{}"} {
 		_, err := w.P.New(p.Keeper, name, Options{TTL: ttl})
 		w.checkError(err, lockkeeper.ErrInvalid)
-		if len(name) > 0 && len(name) < 100 && !strings.Contains(err.Error(), name) {
-			w.Errorf("the error does not name %q: %v", name, err)
-		}
+		check.That(w, len(name) == 0 || len(name) >= 100 || strings.Contains(err.Error(), name),
+			"the error does not name %q: %v", name, err)
 	}
 	w.checkClean()
 }
@@ -278,9 +269,8 @@ func invalidOptions(w *World) {
 	} {
 		_, err := w.P.New(p.Keeper, "x", o)
 		w.checkError(err, lockkeeper.ErrInvalid)
-		if err != nil && !strings.Contains(err.Error(), "TTL") && !strings.Contains(err.Error(), "MaxLifetime") {
-			w.Errorf("the error names no option: %v", err)
-		}
+		check.That(w, err == nil || strings.Contains(err.Error(), "TTL") || strings.Contains(err.Error(), "MaxLifetime"),
+			"the error names no option: %v", err)
 	}
 	w.checkError(errorOf(w.P.New(nil, "x", Options{TTL: ttl})), lockkeeper.ErrInvalid)
 }
@@ -309,9 +299,8 @@ func adopt(w *World) {
 	first := w.hold(l)
 	a.Crash() // it crashes after it has passed on its token
 	second := must.Get(b.Lock("x").Adopt(w.ctx(), first.Token()))(w)
-	if second.Fence() != first.Fence() || second.Token() != first.Token() {
-		w.Errorf("token %s, fence %d became %s, %d", first.Token(), first.Fence(), second.Token(), second.Fence())
-	}
+	check.That(w, second.Fence() == first.Fence() && second.Token() == first.Token(),
+		"token %s, fence %d became %s, %d", first.Token(), first.Fence(), second.Token(), second.Fence())
 	time.Sleep(2 * ttl) // renewed by its new owner
 	w.must(second.Err())
 	w.must(second.Extend(w.ctx(), time.Second))
@@ -399,9 +388,7 @@ func alwaysLateReplies(w *World) {
 	p.Net.ResetCount()
 	start := time.Now()
 	w.checkLockTimesOut(l, 5*ttl)
-	if n := p.Net.Scripts(); n > 30 {
-		w.Errorf("%d commands in %v", n, time.Since(start))
-	}
+	check.That(w, p.Net.Scripts() <= 30, "%d commands in %v", p.Net.Scripts(), time.Since(start))
 	for what, call := range map[string]acquire{"Lock": l.Lock, "TryLock": l.TryLock} {
 		if got := await(w, w.start(w.ctx(), call), 20*ttl); got.err == nil {
 			w.Errorf("%s: it returned an expired lease", what)
@@ -423,8 +410,7 @@ func alwaysLateReplies(w *World) {
 func waitDeadline(w *World) {
 	lease := w.hold(w.Process().Lock("x"))
 	l := w.Process().Lock("x")
-	ctx, cancel := context.WithTimeout(w.ctx(), heartbeatInterval)
-	defer cancel()
+	ctx := must.Within(w, heartbeatInterval)
 	r := await(w, w.lockAsync(ctx, l), heartbeatInterval)
 	w.checkError(r.err, context.DeadlineExceeded, lockkeeper.ErrNotAcquired)
 	w.release(lease)
@@ -466,9 +452,7 @@ func cancelManyWaiters(w *World) {
 		waited++
 		w.checkError(err, lockkeeper.ErrNotAcquired, context.Canceled)
 	}
-	if waited == 0 {
-		w.Error("nobody has waited")
-	}
+	check.That(w, waited != 0, "nobody has waited")
 	w.awaitWaiters("x", 0)
 	w.release(lease)
 	w.checkOnlyTombstones()
@@ -483,9 +467,8 @@ func holderCrashes(w *World) {
 	a.Crash()
 	ends := time.Now().Add(ttl)
 	r := w.awaitGrant(ch, ttl+50*time.Millisecond)
-	if !w.Real && r.at.After(ends.Add(50*time.Millisecond)) {
-		w.Errorf("the waiter was granted the lock %v after the lease had ended", r.at.Sub(ends))
-	}
+	check.That(w, w.Real || !r.at.After(ends.Add(50*time.Millisecond)),
+		"the waiter was granted the lock %v after the lease had ended", r.at.Sub(ends))
 	w.checkFenceRises(first, r.lease)
 	w.checkError(first.Err(), lockkeeper.ErrLost)
 	w.release(r.lease)
@@ -524,9 +507,7 @@ func staleSubscription(w *World) {
 	w.awaitWaiters("x", 1)
 	w.release(lease)
 	r = w.awaitGrant(ch, heartbeatInterval)
-	if !w.Real && time.Since(start) > heartbeatInterval/2 {
-		w.Errorf("on the new subscription a wake-up took %v", time.Since(start))
-	}
+	check.That(w, w.Real || time.Since(start) <= heartbeatInterval/2, "on the new subscription a wake-up took %v", time.Since(start))
 	w.release(r.lease)
 	w.checkClean()
 }
@@ -565,9 +546,7 @@ func handoffCommandsConstant(w *World) {
 		for _, p := range ps {
 			scripts += p.Net.Scripts()
 		}
-		if scripts*100/done > 220 {
-			w.Errorf("with %d waiters %d scripts for %d hand-offs", n, scripts, done)
-		}
+		check.That(w, scripts*100/done <= 220, "with %d waiters %d scripts for %d hand-offs", n, scripts, done)
 		cancel()
 		w.release(lease)
 	}
@@ -585,9 +564,7 @@ func endedContext(w *World) {
 	w.checkError(errorOf(l.TryLock(ctx)), context.Canceled)
 	w.checkError(lease.Extend(ctx, time.Second), context.Canceled)
 	w.checkError(errorOf(l.Adopt(ctx, lease.Token())), context.Canceled)
-	if n := p.Net.Scripts(); n != 0 {
-		w.Errorf("%d scripts were sent", n)
-	}
+	check.That(w, p.Net.Scripts() == 0, "%d scripts were sent", p.Net.Scripts())
 	w.release(lease)
 }
 
@@ -597,9 +574,8 @@ func renewal(w *World) {
 	ends := w.hold(p.Lock("fixed", withoutRenewal))
 	start := time.Now()
 	w.awaitLoss(ends, ttl)
-	if d := time.Since(start); !w.Real && (d < ttl*9/10 || d > ttl) {
-		w.Errorf("a lease of %v without renewal was relied on for %v", ttl, d)
-	}
+	check.That(w, w.Real || time.Since(start) >= ttl*9/10 && time.Since(start) <= ttl,
+		"a lease of %v without renewal was relied on for %v", ttl, time.Since(start))
 	time.Sleep(ttl)
 	w.must(lease.Err())
 	w.checkError(errorOf(w.Process().Lock("renewed").TryLock(w.ctx())), lockkeeper.ErrNotAcquired)
@@ -616,9 +592,8 @@ func extend(w *World) {
 	time.Sleep(2 * ttl)
 	w.must(lease.Err())
 	w.must(lease.Extend(w.ctx(), ttl/2))
-	if left := time.Until(lease.Deadline()); left > ttl/2 {
-		w.Errorf("shortened to %v, its holder relies on it for %v", ttl/2, left)
-	}
+	check.That(w, time.Until(lease.Deadline()) <= ttl/2,
+		"shortened to %v, its holder relies on it for %v", ttl/2, time.Until(lease.Deadline()))
 	w.awaitLoss(lease, ttl/2)
 	w.checkError(lease.Extend(w.ctx(), ttl), lockkeeper.ErrLost)
 	w.eventually("the lease to end at the server too", func() bool { return len(w.holders("x")) == 0 })
@@ -660,9 +635,7 @@ func removedByHand(w *World) {
 		w.must(take(w.P.Key(what)))
 		w.awaitLoss(lease, ttl/3+50*time.Millisecond)
 		<-ctx.Done()
-		if !errors.Is(context.Cause(ctx), lockkeeper.ErrLost) {
-			w.Errorf("%s: cause %v", what, context.Cause(ctx))
-		}
+		check.That(w, errors.Is(context.Cause(ctx), lockkeeper.ErrLost), "%s: cause %v", what, context.Cause(ctx))
 	}
 }
 
@@ -677,9 +650,8 @@ func noSpuriousLoss(w *World) {
 	ctx := lease.Context(w.ctx())
 	w.release(lease)
 	<-ctx.Done()
-	if !errors.Is(context.Cause(ctx), lockkeeper.ErrReleased) || losses.Load() != 0 {
-		w.Errorf("cause %v, %d calls of Lost", context.Cause(ctx), losses.Load())
-	}
+	check.That(w, errors.Is(context.Cause(ctx), lockkeeper.ErrReleased) && losses.Load() == 0,
+		"cause %v, %d calls of Lost", context.Cause(ctx), losses.Load())
 	w.checkOnlyTombstones()
 }
 
@@ -691,12 +663,10 @@ func unreachableServer(w *World) {
 	down := time.Now()
 	deadline := lease.Deadline()
 	w.awaitLoss(lease, ttl)
-	if at := time.Now(); !w.Real && (at.After(down.Add(ttl)) || at.After(deadline)) {
-		w.Errorf("the loss was reported %v after the server went down, deadline %v", at.Sub(down), deadline.Sub(down))
-	}
-	if len(w.holders("x")) != 1 && !w.Real {
-		w.Errorf("the lease expired at the server before its holder considered it lost")
-	}
+	at := time.Now()
+	check.That(w, w.Real || !at.After(down.Add(ttl)) && !at.After(deadline),
+		"the loss was reported %v after the server went down, deadline %v", at.Sub(down), deadline.Sub(down))
+	check.That(w, len(w.holders("x")) == 1 || w.Real, "the lease expired at the server before its holder considered it lost")
 }
 
 func renewalEnds(w *World) {
@@ -710,21 +680,18 @@ func renewalEnds(w *World) {
 	}
 	p.Net.ResetCount()
 	time.Sleep(ttl) // of several renewals
-	if n := p.Net.Scripts(); n != 0 || len(renewed) != 0 {
-		w.Errorf("%d scripts, %d renewals after the release", n, len(renewed))
-	}
+	check.That(w, p.Net.Scripts() == 0 && len(renewed) == 0, "%d scripts, %d renewals after the release", p.Net.Scripts(), len(renewed))
 
 	start := time.Now()
 	bounded := w.hold(p.Lock("y", func(o *Options) { o.MaxLifetime = 2 * ttl }))
 	time.Sleep(ttl) // what is left of it counts
-	if err := bounded.Extend(w.ctx(), 3*ttl/2); !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), "MaxLifetime") {
-		w.Errorf("Extend beyond the maximum lifetime: %v", err)
-	}
+	err := bounded.Extend(w.ctx(), 3*ttl/2)
+	check.That(w, errors.Is(err, lockkeeper.ErrInvalid) && strings.Contains(err.Error(), "MaxLifetime"),
+		"Extend beyond the maximum lifetime: %v", err)
 	w.must(bounded.Err())
 	w.awaitLoss(bounded, 2*ttl)
-	if d := time.Since(start); !w.Real && (d < ttl*3/2 || d > 2*ttl) {
-		w.Errorf("with a maximum lifetime of %v the lease lasted %v", 2*ttl, d)
-	}
+	check.That(w, w.Real || time.Since(start) >= ttl*3/2 && time.Since(start) <= 2*ttl,
+		"with a maximum lifetime of %v the lease lasted %v", 2*ttl, time.Since(start))
 	w.eventually("the server to end it as well", func() bool { return len(w.holders("y")) == 0 })
 }
 
@@ -735,9 +702,7 @@ func fencesRise(w *World) {
 	next := func(what string) {
 		w.Helper()
 		lease := w.hold(l)
-		if lease.Fence() <= last {
-			w.Errorf("%s: fence %d after %d", what, lease.Fence(), last)
-		}
+		check.That(w, lease.Fence() > last, "%s: fence %d after %d", what, lease.Fence(), last)
 		last = lease.Fence()
 		_ = lease.Release(w.ctx())
 		time.Sleep(time.Millisecond) // the clock advances, also in virtual time
@@ -797,9 +762,7 @@ func waiterCrashes(w *World) {
 	start := time.Now()
 	w.release(first)
 	r := w.awaitGrant(ch, 50*time.Millisecond)
-	if d := r.at.Sub(start); !w.Real && d > 50*time.Millisecond {
-		w.Errorf("the crashed waiter delayed the next one by %v", d)
-	}
+	check.That(w, w.Real || r.at.Sub(start) <= 50*time.Millisecond, "the crashed waiter delayed the next one by %v", r.at.Sub(start))
 	w.release(r.lease)
 	w.awaitWaiters("x", 0)
 }
@@ -823,9 +786,9 @@ func closeKeeper(w *World) {
 	}
 	w.checkError(context.Cause(ctx), lockkeeper.ErrReleased)
 	w.checkError(lease.Err(), lockkeeper.ErrReleased)
-	if token := <-released; token != lease.Token() || len(released) > 0 {
-		w.Errorf("Released was called for %q, and for %d more leases", token, len(released))
-	}
+	token := <-released
+	check.That(w, token == lease.Token() && len(released) == 0,
+		"Released was called for %q, and for %d more leases", token, len(released))
 	p.Net.ResetCount()
 	w.release(lease)
 	w.checkError(lease.Extend(w.ctx(), ttl), lockkeeper.ErrReleased)
@@ -834,9 +797,7 @@ func closeKeeper(w *World) {
 	w.checkError(errorOf(l.TryLock(w.ctx())), lockkeeper.ErrClosed)
 	w.checkError(errorOf(l.Adopt(w.ctx(), other.Token())), lockkeeper.ErrClosed)
 	w.checkError(l.Do(w.ctx(), func(context.Context, uint64) error { return nil }), lockkeeper.ErrClosed)
-	if n := p.Net.Scripts(); n != 0 {
-		w.Errorf("%d scripts after Close", n)
-	}
+	check.That(w, p.Net.Scripts() == 0, "%d scripts after Close", p.Net.Scripts())
 	w.must(p.Close())
 	w.must(p.RDB.Ping(w.ctx()).Err()) // the client belongs to the caller
 	w.release(other)
@@ -848,8 +809,7 @@ func foreignKey(w *World) {
 	key := w.P.Key("x")
 	w.must(w.admin.LPush(w.ctx(), key, "theirs").Err())
 	l := p.Lock("x")
-	ctx, cancel := context.WithTimeout(w.ctx(), 5*time.Second)
-	defer cancel()
+	ctx := must.Within(w, 5*time.Second)
 	for what, call := range map[string]func() error{
 		"Lock":    func() error { _, err := l.Lock(ctx); return err },
 		"TryLock": func() error { _, err := l.TryLock(ctx); return err },
@@ -857,13 +817,10 @@ func foreignKey(w *World) {
 	} {
 		err := call()
 		w.checkError(err)
-		if err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
-			w.Errorf("%s: %v", what, err)
-		}
+		check.That(w, err != nil && strings.Contains(err.Error(), "WRONGTYPE"), "%s: %v", what, err)
 	}
-	if v, err := w.admin.LRange(w.ctx(), key, 0, -1).Result(); err != nil || len(v) != 1 || v[0] != "theirs" {
-		w.Errorf("the foreign key is now %v, %v", v, err)
-	}
+	left := must.Get(w.admin.LRange(w.ctx(), key, 0, -1).Result())(w)
+	check.That(w, slices.Equal(left, []string{"theirs"}), "the foreign key is now %v", left)
 }
 
 // redisErrors checks that errors of Redis are returned, wrapped, and that nothing is held.
@@ -876,9 +833,7 @@ func redisErrors(w *World) {
 		for name, call := range map[string]acquire{"Lock": l.Lock, "TryLock": l.TryLock} {
 			_, err := call(w.ctx())
 			w.checkError(err, want...)
-			if err == nil || !is(err) {
-				w.Errorf("%s: %s: %v", what, name, err)
-			}
+			check.That(w, err != nil && is(err), "%s: %s: %v", what, name, err)
 		}
 		w.must(lease.Err())
 	}
@@ -894,9 +849,7 @@ func redisErrors(w *World) {
 	if waits != nil { // a waiter learns it from its next heartbeat
 		r := await(w, waits, 2*heartbeatInterval)
 		w.checkError(r.err)
-		if !redis.IsOOMError(r.err) {
-			w.Errorf("OOM: a Lock that waited: %v", r.err)
-		}
+		check.That(w, redis.IsOOMError(r.err), "OOM: a Lock that waited: %v", r.err)
 	}
 	w.must(lease.Extend(w.ctx(), ttl)) // a lease that is held can be extended and released
 	w.must(lease.Release(w.ctx()))
@@ -919,14 +872,9 @@ func redisErrors(w *World) {
 	admin("config", "set", "min-replicas-to-write", "0")
 	w.release(lease)
 
-	denied := redis.NewClient(&redis.Options{Addr: w.server.Addr, Password: "wrong", Username: "nobody"})
-	defer func() { _ = denied.Close() }()
-	k := must.Get(lockkeeper.New(denied, nil))(w)
-	defer func() { _ = k.Close() }()
-	d := must.Get(w.P.New(k, "x", Options{TTL: ttl}))(w)
-	if _, err := d.Lock(w.ctx()); err == nil || !strings.Contains(err.Error(), "WRONGPASS") {
-		w.Errorf("WRONGPASS: %v", err)
-	}
+	denied := w.lockOf(clientOf(w, w.server, "nobody", "wrong"))
+	err := errorOf(denied.Lock(w.ctx()))
+	check.That(w, err != nil && strings.Contains(err.Error(), "WRONGPASS"), "WRONGPASS: %v", err)
 	w.checkFree(l)
 	w.checkOnlyTombstones()
 }
@@ -934,8 +882,7 @@ func redisErrors(w *World) {
 func serverDown(w *World) {
 	a, b := w.Process(), w.Process(func(o *lockkeeper.Options) { o.Retry.MaxElapsed = 3 * heartbeatInterval })
 	w.hold(a.Lock("x", withTTL(time.Minute)))
-	ctx, cancel := context.WithTimeout(w.ctx(), 10*time.Minute)
-	defer cancel()
+	ctx := must.Within(w, 10*time.Minute)
 	waits := w.lockAsync(ctx, b.Lock("x"))
 	w.awaitWaiters("x", 1)
 	b.Crash()
@@ -943,15 +890,13 @@ func serverDown(w *World) {
 	w.checkError(r.err, lockkeeper.ErrUnavailable)
 	w.checkError(errorOf(b.Lock("y").Lock(ctx)), lockkeeper.ErrUnavailable)
 	w.checkError(errorOf(b.Lock("y").TryLock(ctx)), lockkeeper.ErrUnavailable)
-	short, cancel2 := context.WithTimeout(w.ctx(), heartbeatInterval)
-	defer cancel2()
+	short := must.Within(w, heartbeatInterval)
 	w.checkError(errorOf(b.Lock("y").Lock(short)), lockkeeper.ErrUnavailable, context.DeadlineExceeded)
 }
 
 // noPubSubPermission checks that locks work without permissions on channels, as fast as heartbeats allow.
 func noPubSubPermission(w *World) {
 	w.must(w.admin.Do(w.ctx(), "acl", "setuser", "default", "resetchannels").Err())
-	defer func() { w.must(w.admin.Do(w.ctx(), "acl", "setuser", "default", "allchannels").Err()) }()
 	lease := w.hold(w.Process().Lock("x"))
 	l := w.Process().Lock("x")
 	ch := w.lockAsync(w.ctx(), l)
@@ -964,15 +909,8 @@ func noPubSubPermission(w *World) {
 	w.checkClean()
 
 	// The waiter may subscribe, but the releasing client may not publish.
-	w.must(w.admin.Do(w.ctx(), "acl", "setuser", "mute", "on", ">pw", "+@all", "~*", "resetchannels").Err())
 	w.must(w.admin.Do(w.ctx(), "acl", "setuser", "default", "allchannels").Err())
-	defer func() { w.must(w.admin.Do(w.ctx(), "acl", "deluser", "mute").Err()) }()
-	rdb := redis.NewClient(&redis.Options{Addr: w.server.Addr, Username: "mute", Password: "pw"})
-	defer func() { _ = rdb.Close() }()
-	k := must.Get(lockkeeper.New(rdb, nil))(w)
-	defer func() { _ = k.Close() }()
-	m := must.Get(w.P.New(k, "x", Options{TTL: time.Minute}))(w)
-	lease = w.hold(m)
+	lease = w.hold(w.lockOf(newUser(w, w.server, "~*", "resetchannels")))
 	ch = w.lockAsync(w.ctx(), l)
 	w.awaitWaiters("x", 1)
 	w.release(lease)
@@ -984,17 +922,13 @@ func doCases(w *World) {
 	l := w.Process().Lock("x")
 	mine := errors.New("mine")
 	w.must(l.Do(w.ctx(), func(ctx context.Context, fence uint64) error {
-		if fence == 0 || ctx.Err() != nil {
-			w.Errorf("fence %d, %v", fence, ctx.Err())
-		}
+		check.That(w, fence != 0 && ctx.Err() == nil, "fence %d, %v", fence, ctx.Err())
 		return nil
 	}))
 	w.checkError(l.Do(w.ctx(), func(context.Context, uint64) error { return mine }), mine)
 	func() {
 		defer func() {
-			if recover() != "boom" {
-				w.Error("the panic was swallowed")
-			}
+			check.That(w, recover() == "boom", "the panic was swallowed")
 		}()
 		_ = l.Do(w.ctx(), func(context.Context, uint64) error { panic("boom") })
 	}()

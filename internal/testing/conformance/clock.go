@@ -1,6 +1,10 @@
 package conformance
 
-import "time"
+import (
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
+)
 
 // clockJumpsPastLease sets the server's clock past the end of a lease, so the next waiter is granted the lock. The
 // first holder learns of it by its next renewal; until then there are two.
@@ -12,9 +16,7 @@ func clockJumpsPastLease(w *World) {
 	defer w.mini.SetTime(time.Time{})
 	defer w.shiftClock(time.Hour)()
 	second := w.hold(w.Process().Lock("x"))
-	if err := first.Err(); err != nil {
-		w.Errorf("the first holder considers its lease lost before its renewal: %v", err)
-	}
+	check.Is(w, first.Err(), nil, "the first holder considers its lease lost before its renewal")
 	w.checkFenceRises(first, second)
 	w.awaitLoss(first, time.Minute/3)
 	w.release(second)

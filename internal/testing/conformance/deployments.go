@@ -3,7 +3,6 @@ package conformance
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"sync/atomic"
 	"testing"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/redis/go-redis/v9"
@@ -64,17 +64,40 @@ const frequentHeartbeat, rareHeartbeat = 2 * time.Second, 20 * time.Second
 
 func (d *deployment) keeper(hooks lockkeeper.Hooks) *lockkeeper.Keeper {
 	d.Helper()
-	return d.keeperWithHeartbeat(frequentHeartbeat, hooks)
+	return d.keeperWith(lockkeeper.Options{HeartbeatInterval: frequentHeartbeat, Hooks: hooks})
 }
 
-func (d *deployment) keeperWithHeartbeat(heartbeat time.Duration, hooks lockkeeper.Hooks) *lockkeeper.Keeper {
+func (d *deployment) keeperWith(o lockkeeper.Options) *lockkeeper.Keeper {
 	d.Helper()
-	k := must.Get(lockkeeper.New(d.rdb(), &lockkeeper.Options{
-		HeartbeatInterval: heartbeat, Hooks: hooks, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
-		Retry: lockkeeper.RetryPolicy{MaxElapsed: 20 * time.Second},
-	}))(d)
-	d.Cleanup(func() { _ = k.Close() })
+	o.Retry.MaxElapsed = 20 * time.Second
+	return newKeeper(d, d.rdb(), o)
+}
+
+// newKeeper returns a keeper that is closed with the test.
+func newKeeper(t testing.TB, rdb redis.UniversalClient, o lockkeeper.Options) *lockkeeper.Keeper {
+	t.Helper()
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	k := must.Get(lockkeeper.New(rdb, &o))(t)
+	t.Cleanup(func() { _ = k.Close() })
 	return k
+}
+
+// inBackground calls f and returns a channel for its error.
+func inBackground(f func() error) chan error {
+	ended := make(chan error, 1)
+	go func() { ended <- f() }()
+	return ended
+}
+
+// lockOnce acquires a lease and releases it.
+func lockOnce(ctx context.Context, lock acquire) error {
+	lease, err := lock(ctx)
+	if err == nil {
+		err = lease.Release(ctx)
+	}
+	return err
 }
 
 func (d *deployment) lock(k *lockkeeper.Keeper, name string) Locker {
@@ -88,7 +111,8 @@ func (d *deployment) handoffs(names int) {
 	var received atomic.Int32
 	var ks []*lockkeeper.Keeper
 	for range 3 {
-		ks = append(ks, d.keeperWithHeartbeat(rareHeartbeat, lockkeeper.Hooks{WakeupReceived: func(lockkeeper.Event) { received.Add(1) }}))
+		hooks := lockkeeper.Hooks{WakeupReceived: func(lockkeeper.Event) { received.Add(1) }}
+		ks = append(ks, d.keeperWith(lockkeeper.Options{HeartbeatInterval: rareHeartbeat, Hooks: hooks}))
 	}
 	start := time.Now()
 	parallel(names, func(n int) {
@@ -99,36 +123,24 @@ func (d *deployment) handoffs(names int) {
 				must.Report(d, l.Do(context.Background(), func(context.Context, uint64) error { c.inc(); return nil }))
 			}
 		})
-		if c.n != len(ks)*2*5 || c.overlaps.Load() != 0 {
-			d.Errorf("counted %d, %d overlaps", c.n, c.overlaps.Load())
-		}
+		check.That(d, c.n == len(ks)*2*5 && c.overlaps.Load() == 0, "counted %d, %d overlaps", c.n, c.overlaps.Load())
 	})
 	// Contenders almost always wait, and only messages end a wait before the heartbeat.
-	if n := int(received.Load()); n < names*10 || time.Since(start) > rareHeartbeat {
-		d.Errorf("%d names: %d wake-ups received in %v", names, n, time.Since(start))
-	}
-	d.Logf("%d names, %d wake-ups received, %v", names, received.Load(), time.Since(start))
+	check.That(d, int(received.Load()) >= names*10 && time.Since(start) <= rareHeartbeat,
+		"%d names: %d wake-ups received in %v", names, received.Load(), time.Since(start))
 }
 
 // slotMigrates migrates the slot of a name with a waiter. The next wake-up comes from the new primary.
 func (d *deployment) slotMigrates(c *redistest.Cluster) {
 	d.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
+	ctx := must.Within(d, time.Minute)
 	received := make(chan struct{}, 10)
 	a := d.lock(d.keeper(lockkeeper.Hooks{}), "moving")
 	b := d.lock(d.keeper(lockkeeper.Hooks{WakeupReceived: func(lockkeeper.Event) { received <- struct{}{} }}), "moving")
 	pass := func(what string) {
 		d.Helper()
 		lease := must.Get(a.Lock(ctx))(d)
-		got := make(chan error, 1)
-		go func() {
-			l, err := b.Lock(ctx)
-			if err == nil {
-				err = l.Release(ctx)
-			}
-			got <- err
-		}()
+		got := inBackground(func() error { return lockOnce(ctx, b.Lock) })
 		rdb := c.Client()
 		eventually(d, "a waiter", func() bool {
 			return rdb.ZCount(ctx, "{lock:moving}:"+d.p.Kind+":queue", "-inf", protocol.BehindWaiters).Val() == 1
@@ -138,12 +150,8 @@ func (d *deployment) slotMigrates(c *redistest.Cluster) {
 			list, err := to.PubSubShardChannels(ctx, "{lock:moving}:wake:*").Result()
 			return err == nil && len(list) > 0
 		})
-		if err := lease.Release(ctx); err != nil {
-			d.Errorf("%s: %v", what, err)
-		}
-		if err := <-got; err != nil {
-			d.Errorf("%s: %v", what, err)
-		}
+		check.Is(d, lease.Release(ctx), nil, "%s", what)
+		check.Is(d, <-got, nil, "%s", what)
 		select {
 		case <-received:
 		case <-time.After(frequentHeartbeat):
@@ -158,8 +166,6 @@ func (d *deployment) slotMigrates(c *redistest.Cluster) {
 func eventually(t testing.TB, what string, is func() bool) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within 20 s: %s", what)
-		}
+		must.That(t, !time.Now().After(end), "not within 20 s: %s", what)
 	}
 }

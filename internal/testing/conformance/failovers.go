@@ -1,14 +1,12 @@
 package conformance
 
 import (
-	"context"
 	"errors"
-	"io"
-	"log/slog"
 	"testing"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/redis/go-redis/v9"
@@ -36,25 +34,17 @@ func (d *deployment) useClient(rdb func() redis.UniversalClient) *deployment {
 
 // acknowledgedGrantSurvives checks that a grant which the only replica has acknowledged exists after its promotion.
 func acknowledgedGrantSurvives(d *deployment) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
+	ctx := must.Within(d, time.Minute)
 	s := redistest.StartSentinel(d.T, 1)
 	d = d.useClient(func() redis.UniversalClient { return s.Client() })
-	k := must.Get(lockkeeper.New(d.rdb(), &lockkeeper.Options{
-		ReplicaAck: lockkeeper.ReplicaAck{Replicas: 1, Timeout: 20 * time.Second},
-		Retry:      lockkeeper.RetryPolicy{MaxElapsed: 20 * time.Second},
-		Logger:     slog.New(slog.NewTextHandler(io.Discard, nil)),
-	}))(d)
-	d.Cleanup(func() { _ = k.Close() })
+	k := d.keeperWith(lockkeeper.Options{ReplicaAck: lockkeeper.ReplicaAck{Replicas: 1, Timeout: 20 * time.Second}})
 	l := must.Get(d.p.New(k, "x", Options{TTL: time.Minute, NoRenewal: true}))(d)
 	s.Replicas[0].Freeze()
 	var lease *lockkeeper.Lease
-	got := make(chan error, 1)
-	go func() {
-		var err error
+	got := inBackground(func() (err error) {
 		lease, err = l.Lock(ctx)
-		got <- err
-	}()
+		return err
+	})
 	primary := s.Primary.Client()
 	eventually(d, "the grant at the primary", func() bool { return primary.Exists(ctx, d.p.Key("x")).Val() == 1 })
 	select {
@@ -65,9 +55,7 @@ func acknowledgedGrantSurvives(d *deployment) {
 	s.Replicas[0].Thaw()
 	err := <-got
 	s.Primary.Kill()
-	if err != nil {
-		d.Fatal(err)
-	}
+	must.OK(d, err)
 	other := d.lock(d.keeper(lockkeeper.Hooks{}), "x")
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		var second *lockkeeper.Lease
@@ -78,20 +66,15 @@ func acknowledgedGrantSurvives(d *deployment) {
 			break // the replica has acknowledged
 		}
 	}
-	if !errors.Is(err, lockkeeper.ErrNotAcquired) {
-		d.Fatalf("the replica was not promoted: %v", err)
-	}
-	if err := lease.Extend(ctx, time.Minute); err != nil {
-		d.Errorf("the first holder: %v", err)
-	}
+	must.That(d, errors.Is(err, lockkeeper.ErrNotAcquired), "the replica was not promoted: %v", err)
+	check.Is(d, lease.Extend(ctx, time.Minute), nil, "the first holder")
 	must.Report(d, lease.Release(ctx))
 }
 
 // isolatedOldPrimary partitions a primary with one of its clients and promotes a replica. The old primary renews
 // that client's lease as long as the partition lasts, unless min-replicas-to-write forbids it.
 func isolatedOldPrimary(d *deployment) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
+	ctx := must.Within(d, time.Minute)
 	primary := redistest.Start(d.T)
 	replica := redistest.StartReplica(d.T, primary)
 	here := d.useClient(func() redis.UniversalClient { return primary.Client() })
@@ -104,9 +87,7 @@ func isolatedOldPrimary(d *deployment) {
 	must.OK(d, replica.Client().ReplicaOf(ctx, "no", "one").Err())
 	// At the latest when the lease expires there, because nobody renews it.
 	second := must.Get(there.lock(there.keeper(lockkeeper.Hooks{}), "x").Lock(ctx))(d)
-	if second.Fence() <= first.Fence() {
-		d.Errorf("fence %d after %d", second.Fence(), first.Fence())
-	}
+	check.That(d, second.Fence() > first.Fence(), "fence %d after %d", second.Fence(), first.Fence())
 	for len(renewed) > 0 {
 		<-renewed
 	}
@@ -116,12 +97,8 @@ func isolatedOldPrimary(d *deployment) {
 		case <-first.Done(): // reported below
 		}
 	}
-	if err := first.Err(); err != nil {
-		d.Errorf("the first holder considers its lease lost: %v", err)
-	}
-	if err := second.Err(); err != nil {
-		d.Errorf("the second holder has lost it: %v", err)
-	}
+	check.Is(d, first.Err(), nil, "the first holder considers its lease lost")
+	check.Is(d, second.Err(), nil, "the second holder has lost it")
 	must.OK(d, primary.Client().ConfigSet(ctx, "min-replicas-to-write", "1").Err())
 	select {
 	case <-first.Done():

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
@@ -39,25 +40,20 @@ var faults = []Case{
 // time and not for contention.
 func (w *World) checkLockTimesOut(l Locker, within time.Duration) {
 	w.Helper()
-	ctx, cancel := context.WithTimeout(w.ctx(), within)
-	defer cancel()
+	ctx := must.Within(w, within)
 	start := time.Now()
 	lease, err := l.Lock(ctx)
 	if err == nil {
 		w.release(lease)
 	}
 	w.checkError(err, context.DeadlineExceeded, lockkeeper.ErrUnavailable)
-	if d := time.Since(start); d > within+w.slack() {
-		w.Errorf("a Lock of %v returned after %v", within, d)
-	}
+	check.That(w, time.Since(start) <= within+w.slack(), "a Lock of %v returned after %v", within, time.Since(start))
 }
 
 // checkFenceRises checks that the fence of after is larger than that of before.
 func (w *World) checkFenceRises(before, after *lockkeeper.Lease) {
 	w.Helper()
-	if after.Fence() <= before.Fence() {
-		w.Errorf("fence %d after %d", after.Fence(), before.Fence())
-	}
+	check.That(w, after.Fence() > before.Fence(), "fence %d after %d", after.Fence(), before.Fence())
 }
 
 // restartsEmpty restarts the server without its data. A holder learns of the loss by its next renewal, a waiter
@@ -70,13 +66,11 @@ func restartsEmpty(w *World) {
 	w.awaitWaiters("x", 1)
 	w.server.Kill()
 	w.server.Restart()
-	r := await(w, ch, 2*time.Second) // the longest backoff, and a heartbeat
-	w.must(r.err)
+	r := w.awaitGrant(ch, 2*time.Second) // the longest backoff, and a heartbeat
 	w.checkFenceRises(first, r.lease)
 	w.awaitLoss(first, 10*ttl/3)
-	if err := first.Err(); !strings.Contains(err.Error(), "the server does not know the token") {
-		w.Errorf("the loss was not reported by a renewal: %v", err)
-	}
+	check.That(w, strings.Contains(first.Err().Error(), "the server does not know the token"),
+		"the loss was not reported by a renewal: %v", first.Err())
 	w.release(r.lease)
 	w.checkClean()
 }
@@ -94,9 +88,8 @@ func restartsWithData(w *World) {
 	w.awaitLoss(ends, ttl)
 	w.server.Restart()
 	time.Sleep(time.Until(over))
-	if keys, err := w.admin.Exists(w.ctx(), w.P.Key("ends")).Result(); err != nil || len(w.holders("ends")) != 0 {
-		w.Errorf("the expired lease still exists: %d, %v", keys, err)
-	}
+	keys, err := w.admin.Exists(w.ctx(), w.P.Key("ends")).Result()
+	check.That(w, err == nil && len(w.holders("ends")) == 0, "the expired lease still exists: %d, %v", keys, err)
 	next := w.hold(w.Process().Lock("ends"))
 	w.checkFenceRises(ends, next)
 	w.release(next)
@@ -149,9 +142,7 @@ func noReplies(w *World) {
 	time.Sleep(1500 * time.Millisecond) // another attempt
 	p.Net.Down()
 	<-done
-	if len(w.holders("x")) != 1 {
-		w.Error("the lease expired before it could be released")
-	}
+	check.That(w, len(w.holders("x")) == 1, "the lease expired before it could be released")
 	p.Net.Restore()
 	w.checkOnlyTombstones()
 	w.checkFree(w.Process().Lock("x"))
@@ -201,9 +192,8 @@ func busyServer(w *World) {
 	w.eventually("BUSY", func() bool { return redis.HasErrorPrefix(w.admin.Ping(w.ctx()).Err(), "BUSY") })
 	w.checkLockTimesOut(l, heartbeatInterval)
 	r := w.awaitGrant(w.lockAsync(w.ctx(), l), 3*time.Second)
-	if err := <-ended; err != nil && !errors.Is(err, redis.Nil) {
-		w.Error(err)
-	}
+	err := <-ended
+	check.That(w, err == nil || errors.Is(err, redis.Nil), "the slow script: %v", err)
 	w.release(r.lease)
 	w.must(lease.Err())
 	w.release(lease)
@@ -224,9 +214,7 @@ func loadingServer(w *World) {
 	w.eventually("LOADING", func() bool { return redis.HasErrorPrefix(w.admin.Ping(w.ctx()).Err(), "LOADING") })
 	w.checkLockTimesOut(l, 3*heartbeatInterval/4) // longer than what counts as a wait cut short
 	_, err := l.TryLock(w.ctx())
-	if !redis.HasErrorPrefix(err, "LOADING") {
-		w.Errorf("TryLock while the server is loading: %v", err)
-	}
+	check.That(w, redis.HasErrorPrefix(err, "LOADING"), "TryLock while the server is loading: %v", err)
 	r := w.awaitGrant(w.lockAsync(w.ctx(), l), 5*time.Second)
 	<-booted
 	w.release(r.lease)
@@ -265,13 +253,9 @@ func writesRefused(w *World) {
 		} else {
 			w.checkError(err) // an operator has to resolve it
 		}
-		if !redis.HasErrorPrefix(err, code) {
-			w.Errorf("TryLock: %v, not %s", err, code)
-		}
+		check.That(w, redis.HasErrorPrefix(err, code), "TryLock: %v, not %s", err, code)
 		ctx, cancel := context.WithTimeout(w.ctx(), heartbeatInterval)
-		if err := given.Release(ctx); err == nil {
-			w.Errorf("%s: a release succeeded", code)
-		}
+		check.That(w, given.Release(ctx) != nil, "%s: a release succeeded", code)
 		cancel()
 		w.awaitLoss(kept, ttl)
 		w.eventually("the leases to end by themselves", func() bool { return len(w.holders("kept"))+len(w.holders("given")) == 0 })
@@ -293,9 +277,7 @@ func waiterWithWritesRefused(w *World) {
 	w.must(w.admin.ConfigResetStat(w.ctx()).Err())
 	r := await(w, ch, giveUp+5*heartbeatInterval)
 	w.checkError(r.err, lockkeeper.ErrUnavailable)
-	if !redis.HasErrorPrefix(r.err, "NOREPLICAS") {
-		w.Errorf("it ended with %v", r.err)
-	}
+	check.That(w, redis.HasErrorPrefix(r.err, "NOREPLICAS"), "it ended with %v", r.err)
 	var calls int
 	if _, err := fmt.Sscanf(w.admin.InfoMap(w.ctx(), "commandstats").Item("Commandstats", "cmdstat_evalsha"), "calls=%d", &calls); err != nil || calls > 100 {
 		w.Errorf("%d scripts were sent meanwhile, %v", calls, err)
@@ -356,9 +338,7 @@ func serverPauses(w *World) {
 	w.must(lease.Err())
 	ctx := lease.Context(w.ctx())
 	w.must(lease.Extend(w.ctx(), ttl))
-	if left := time.Until(lease.Deadline()); left > ttl {
-		w.Errorf("a lease of %v is relied on for %v", ttl, left)
-	}
+	check.That(w, time.Until(lease.Deadline()) <= ttl, "a lease of %v is relied on for %v", ttl, time.Until(lease.Deadline()))
 	end := time.Now().Add(2*ttl + time.Second)
 	pause(2*ttl + time.Second)
 	w.checkLockTimesOut(l, heartbeatInterval)
@@ -385,9 +365,7 @@ func connectionRefused(w *World) {
 	for what, call := range map[string]acquire{"Lock": l.Lock, "TryLock": l.TryLock} {
 		_, err := call(w.ctx())
 		w.checkError(err, lockkeeper.ErrUnavailable)
-		if err == nil || !strings.Contains(err.Error(), "refused") {
-			w.Errorf("%s: %v", what, err)
-		}
+		check.That(w, err != nil && strings.Contains(err.Error(), "refused"), "%s: %v", what, err)
 	}
 	w.awaitLoss(lease, time.Until(deadline))
 	w.server.Restart()
@@ -395,32 +373,17 @@ func connectionRefused(w *World) {
 }
 
 func missingPermissions(w *World) {
-	for user, rule := range map[string][]any{
-		"no-keys":      {"~other:*", "&*", "+@all"},
-		"no-time":      {"~*", "&*", "+@all", "-time"},
-		"no-scripting": {"~*", "&*", "+@all", "-@scripting"},
-		"no-writing":   {"~*", "&*", "+@all", "-@write"},
-	} {
-		w.must(w.admin.Do(w.ctx(), append([]any{"acl", "setuser", user, "on", ">pw"}, rule...)...).Err())
-		rdb := redis.NewClient(&redis.Options{Addr: w.server.Addr, Username: user, Password: "pw"})
-		k := must.Get(lockkeeper.New(rdb, nil))(w)
-		l := must.Get(w.P.New(k, "x", Options{TTL: time.Minute}))(w)
+	for _, rule := range [][]any{{"~other:*"}, {"~*", "-time"}, {"~*", "-@scripting"}, {"~*", "-@write"}} {
+		l := w.lockOf(newUser(w, w.server, rule...))
 		for what, call := range map[string]acquire{"Lock": l.Lock, "TryLock": l.TryLock} {
 			start := time.Now()
 			_, err := call(w.ctx())
 			w.checkError(err)
-			if err == nil || !strings.Contains(strings.ToLower(err.Error()), "perm") && !strings.Contains(err.Error(), "can't run this command") {
-				w.Errorf("%s: %s: %v", user, what, err)
-			}
-			if d := time.Since(start); d > w.slack() {
-				w.Errorf("%s: %s took %v to say %v", user, what, d, err)
-			}
+			text := strings.ToLower(fmt.Sprint(err))
+			check.That(w, strings.Contains(text, "perm") || strings.Contains(text, "can't run this command"), "%s: %s: %v", rule, what, err)
+			check.That(w, time.Since(start) <= w.slack(), "%s: %s took %v to say %v", rule, what, time.Since(start), err)
 		}
-		_ = k.Close()
-		w.must(rdb.Close())
-		if len(w.holders("x")) != 0 {
-			w.Errorf("%s: the lock is held", user)
-		}
+		check.That(w, len(w.holders("x")) == 0, "%s: the lock is held", rule)
 	}
 	w.checkOnlyTombstones()
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
 
@@ -16,33 +17,25 @@ func TestGuaranteesNameExistingTests(t *testing.T) {
 	root := filepath.Join("..", "..", "..")
 	text := readPage(t, filepath.Join(root, "docs", "guarantees.md"))
 	_, list, found := strings.Cut(readPage(t, "README.md"), "\n## The guarantees\n")
-	if !found {
-		t.Fatal("README.md has no list of tests")
-	}
+	must.That(t, found, "README.md has no list of tests")
 	list, _, _ = strings.Cut(list, "\n## ")
 	listed := map[string]bool{}
 	for _, m := range regexp.MustCompile("(?m)^\\| (\\d+) \\| `(\\S+)` \\| `(\\S+)` \\|$").FindAllStringSubmatch(list, -1) {
 		number, name, dir := m[1], m[2], m[3]
 		listed[number] = true
-		if !strings.Contains(text, "["+number+"]") {
-			t.Errorf("nothing refers to test %s, %s", number, name)
-		}
+		check.That(t, strings.Contains(text, "["+number+"]"), "nothing refers to test %s, %s", number, name)
 		want := `"` + name + `"`
 		if strings.HasPrefix(name, "Test") {
 			want = "func " + name + "("
 		}
-		if !inSource(t, filepath.Join(root, dir), want) {
-			t.Errorf("%s has no test %s", dir, name)
-		}
+		check.That(t, inSource(t, filepath.Join(root, dir), want), "%s has no test %s", dir, name)
 	}
 	for _, m := range regexp.MustCompile(`\[(\d+)\]`).FindAllStringSubmatch(text, -1) {
 		if !listed[m[1]] {
 			t.Errorf("test %s is not in the list", m[1])
 		}
 	}
-	if len(listed) == 0 {
-		t.Error("the list of tests is empty")
-	}
+	check.That(t, len(listed) != 0, "the list of tests is empty")
 }
 
 func readPage(t *testing.T, path string) string {

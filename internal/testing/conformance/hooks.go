@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 )
@@ -50,9 +51,8 @@ func hooksHaveContext(w *World) {
 	first, second := context.WithValue(w.ctx(), key{}, 1), context.WithValue(w.ctx(), key{}, 2)
 	l := p.Lock("x")
 	lease := must.Get(l.Lock(first))(w)
-	if _, err := l.TryLock(second); err == nil {
-		w.Fatal("granted twice")
-	}
+	_, err := l.TryLock(second)
+	must.That(w, err != nil, "granted twice")
 	<-renewed
 	w.release(lease)
 	mu.Lock()
@@ -67,39 +67,32 @@ func hooksHaveContext(w *World) {
 			w.Errorf("call %d with the context %v: %s, want %s", c.number, c.ctx, got, want[c.ctx])
 		}
 	}
-	if len(events) != 2 {
-		w.Errorf("%d calls", len(events))
-	}
+	check.That(w, len(events) == 2, "%d calls", len(events))
 }
 
 func leaseFromContext(w *World) {
 	type key struct{}
 	p := w.Process()
 	l := p.Lock("x")
-	if lease := lockkeeper.LeaseFromContext(w.ctx()); lease != nil {
-		w.Errorf("a context without a lease has %v", lease)
+	is := func(what string, ctx context.Context, want *lockkeeper.Lease) {
+		w.Helper()
+		got := lockkeeper.LeaseFromContext(ctx)
+		check.That(w, got == want, "%s: %v, want %v", what, got, want)
 	}
+	is("without a lease", w.ctx(), nil)
 	lease := w.hold(l)
 	child, cancel := context.WithTimeout(context.WithValue(lease.Context(w.ctx()), key{}, 1), time.Hour)
 	defer cancel()
-	if got := lockkeeper.LeaseFromContext(child); got != lease {
-		w.Errorf("the lease %v, not %v", got, lease)
-	}
+	is("with a lease", child, lease)
 	other := w.hold(p.Lock("y"))
 	inner := other.Context(child)
-	if got := lockkeeper.LeaseFromContext(inner); got != other {
-		w.Errorf("of two leases, that of the outer context: %v", got)
-	}
+	is("with two leases", inner, other)
 	w.release(other)
 	w.release(lease)
-	if got := lockkeeper.LeaseFromContext(child); got != lease || got.Err() == nil {
-		w.Errorf("after the release: %v", got)
-	}
+	is("after the release", child, lease)
 	w.must(l.Do(w.ctx(), func(ctx context.Context, fence uint64) error {
 		got := lockkeeper.LeaseFromContext(ctx)
-		if got == nil || got.Fence() != fence || got.Err() != nil {
-			w.Errorf("in Do: %v", got)
-		}
+		check.That(w, got != nil && got.Fence() == fence && got.Err() == nil, "in Do: %v", got)
 		return nil
 	}))
 }
@@ -133,9 +126,7 @@ func owners(w *World) {
 		w.Fatal("nobody can be listed")
 		return nil
 	}
-	if list := holders(); len(list) != 0 {
-		w.Errorf("holders of a free lock: %+v", list)
-	}
+	check.That(w, len(holders()) == 0, "a free lock has holders")
 	before := w.serverTime()
 	lease := must.Get(p.Lock("x").Lock(lockkeeper.WithNote(w.ctx(), "job 1, größer")))(w)
 	after := w.serverTime()
@@ -143,19 +134,18 @@ func owners(w *World) {
 	w.awaitWaiters("x", 1)
 	w.eventually("both labels", func() bool { return stored() == 2 })
 	list := holders()
-	if len(list) == 1 && (list[0].Token != lease.Token() || list[0].Keeper != p.ID() || list[0].Fence != lease.Fence() || list[0].ExpiresIn <= 0 || list[0].ExpiresIn > ttl) {
-		w.Errorf("holder %+v, want the lease %s of fence %d", list[0], lease.Token(), lease.Fence())
-	}
-	if len(list) != 1 || list[0].Owner != "first host" || list[0].Note != "job 1, größer" || list[0].Since.Before(before.Add(-time.Millisecond)) || list[0].Since.After(after) {
-		w.Errorf("holders %+v, granted between %v and %v", list, before, after)
-	}
+	must.That(w, len(list) == 1, "holders %+v", list)
+	h := list[0]
+	check.That(w, h.Token == lease.Token() && h.Keeper == p.ID() && h.Fence == lease.Fence() && h.ExpiresIn > 0 && h.ExpiresIn <= ttl,
+		"holder %+v, want the lease %s of fence %d", h, lease.Token(), lease.Fence())
+	since := !h.Since.Before(before.Add(-time.Millisecond)) && !h.Since.After(after)
+	check.That(w, h.Owner == "first host" && h.Note == "job 1, größer" && since, "holder %+v, granted between %v and %v", h, before, after)
 	if l, ok := anonymous.Lock("x").(interface {
 		Waiters(context.Context) ([]lockkeeper.Waiter, error)
 	}); ok {
 		list, err := l.Waiters(w.ctx())
-		if err != nil || len(list) != 1 || list[0].Owner != "second host" || list[0].Note != "job 2" {
-			w.Errorf("waiters %+v, %v", list, err)
-		}
+		check.That(w, err == nil && len(list) == 1 && list[0].Owner == "second host" && list[0].Note == "job 2",
+			"waiters %+v, %v", list, err)
 	}
 	w.release(lease)
 	w.release(w.awaitGrant(waiting, time.Second).lease)
@@ -163,13 +153,9 @@ func owners(w *World) {
 	for _, note := range []string{strings.Repeat("x", 65), "a\nb"} {
 		w.checkError(errorOf(p.Lock("y").TryLock(lockkeeper.WithNote(w.ctx(), note))), lockkeeper.ErrInvalid)
 	}
-	if n := stored(); n != 2 {
-		w.Errorf("%d labels", n)
-	}
+	check.That(w, stored() == 2, "not two labels of the keepers that have one")
 	w.must(p.Close())
-	if n := stored(); n != 1 {
-		w.Errorf("%d labels after one of two keepers was closed", n)
-	}
+	check.That(w, stored() == 1, "not one label after one of two keepers was closed")
 }
 
 func (w *World) serverTime() time.Time {
@@ -190,9 +176,7 @@ func longWaitLogged(w *World) {
 	lease = w.hold(p.Lock("x"))
 	first, second := w.lockAsync(w.ctx(), q.Lock("x")), w.lockAsync(w.ctx(), q.Lock("x"))
 	time.Sleep(bound / 2)
-	if text := log.String(); text != "" {
-		w.Errorf("logged after half of it: %s", text)
-	}
+	check.That(w, log.String() == "", "logged after half of it: %s", log.String())
 	w.eventually("the line", func() bool { return log.String() != "" })
 	w.release(lease)
 	other := second
@@ -205,7 +189,6 @@ func longWaitLogged(w *World) {
 	}
 	w.release(await(w, other, time.Second).lease)
 	text := log.String()
-	if strings.Count(text, "\n") != 1 || !strings.Contains(text, `held_by="the holder since `) || !strings.Contains(text, "name=x") {
-		w.Errorf("logged:\n%s", text)
-	}
+	told := strings.Contains(text, `held_by="the holder since `) && strings.Contains(text, "name=x")
+	check.That(w, strings.Count(text, "\n") == 1 && told, "logged:\n%s", text)
 }

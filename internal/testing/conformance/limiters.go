@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/ratelimit"
 )
@@ -75,18 +76,6 @@ func (w *World) makers() []func(p *Process, limit int) limiter {
 	}
 }
 
-// grant is what a request was granted: a fence, and a lease if there is one.
-type grant struct {
-	fence uint64
-	lease *lockkeeper.Lease
-}
-
-func (g grant) Fence() uint64 { return g.fence }
-
-func leased(lease *lockkeeper.Lease, err error) (grant, error) {
-	return grant{lease.Fence(), lease}, err
-}
-
 // Acquire waits for n permits.
 func (l limiter) Acquire(ctx context.Context, n int) (g grant, err error) {
 	if l.leasing != nil {
@@ -141,33 +130,16 @@ func (w *World) giveBack(g grant) {
 	}
 }
 
-// taken is how a call for permits ended.
-type taken struct {
-	grant grant
-	err   error
-	at    time.Time
-}
-
 // takeAsync asks for n permits; it returns when k requests are queued.
-func (w *World) takeAsync(ctx context.Context, k int64, l limiter, n int) chan taken {
+func (w *World) takeAsync(ctx context.Context, k int64, l limiter, n int) chan result {
 	w.Helper()
-	ch := make(chan taken, 1)
+	ch := make(chan result, 1)
 	go func() {
 		g, err := l.Acquire(ctx, n)
-		ch <- taken{g, err, time.Now()}
+		ch <- result{g, err, time.Now()}
 	}()
 	w.awaitWaiters("x", k)
 	return ch
-}
-
-// notTaken checks that the call still waits.
-func (w *World) notTaken(ch chan taken) {
-	w.Helper()
-	select {
-	case r := <-ch:
-		w.Fatalf("granted %+v, %v", r.grant, r.err)
-	default:
-	}
 }
 
 // limited checks that n permits are refused at present.
@@ -187,9 +159,7 @@ func (w *World) wantLimitedError(err error) *ratelimit.LimitedError {
 	} else if !errors.As(err, &limited) {
 		w.Fatalf("the error does not say when to try again: %v", err)
 	}
-	if limited.RetryAfter <= 0 {
-		w.Fatalf("retry after %v", limited.RetryAfter)
-	}
+	must.That(w, limited.RetryAfter > 0, "retry after %v", limited.RetryAfter)
 	return limited
 }
 
@@ -199,9 +169,7 @@ func (w *World) available(s interface {
 }, want int) {
 	w.Helper()
 	got := must.Get(s.Available(w.ctx()))(w)
-	if got != want {
-		w.Fatalf("%d permits may be had, want %d", got, want)
-	}
+	must.That(w, got == want, "%d permits may be had, want %d", got, want)
 }
 
 // awaitAvailable waits until so many permits may be had.
@@ -270,16 +238,13 @@ func invalidPermitCounts(w *World) {
 			w.checkError(s.SetLimit(w.ctx(), limit), lockkeeper.ErrInvalid)
 		}
 	}
-	if n := p.Net.Scripts(); n != 0 {
-		w.Errorf("%d scripts were sent", n)
-	}
+	check.That(w, p.Net.Scripts() == 0, "%d scripts were sent", p.Net.Scripts())
 
 	// The limit in force is lower than this caller's.
 	s := w.makers()[0](p, 3)
 	w.giveBack(w.mustTake(s, 1))
 	w.must(s.SetLimit(w.ctx(), 2))
-	ctx, cancel := context.WithTimeout(w.ctx(), 10*time.Second)
-	defer cancel()
+	ctx := must.Within(w, 10*time.Second)
 	w.checkError(errorOf(s.Acquire(ctx, 3)), ratelimit.ErrAboveLimit)
 	w.checkError(errorOf(s.TryAcquire(w.ctx(), 3)), ratelimit.ErrAboveLimit)
 	w.awaitWaiters("x", 0)
@@ -290,9 +255,7 @@ func latestCallersLimit(w *World) {
 	changed := make(chan int, 10)
 	hook := func(o *lockkeeper.Options) {
 		o.Hooks.LimitChanged = func(e lockkeeper.Event) {
-			if string(e.Kind) != w.P.Kind {
-				w.Errorf("%+v", e)
-			}
+			check.That(w, string(e.Kind) == w.P.Kind, "%+v", e)
 			changed <- e.Limit
 		}
 	}
@@ -310,13 +273,10 @@ func latestCallersLimit(w *World) {
 		take(a) // the old limit is in force again, as that of the latest caller
 		w.available(b, 0)
 		for _, want := range []int{2, 7, 4} {
-			if got := nextEvent(w, changed); got != want {
-				w.Errorf("LimitChanged reported %d, want %d", got, want)
-			}
+			got := nextEvent(w, changed)
+			check.That(w, got == want, "LimitChanged reported %d, want %d", got, want)
 		}
-		if len(changed) != 0 {
-			w.Errorf("LimitChanged reported %d, which was in force already", <-changed)
-		}
+		check.That(w, len(changed) == 0, "LimitChanged reported limits that were in force already")
 		for _, g := range taken {
 			w.giveBack(g)
 		}
@@ -345,12 +305,10 @@ func inspectPermits(w *World) {
 		holders := func() []lockkeeper.Holder {
 			return must.Get(s.Holders(w.ctx()))(w)
 		}
-		if list := holders(); len(list) != 0 {
-			w.Errorf("holders of nothing: %+v", list)
-		}
+		check.That(w, len(holders()) == 0, "there are holders of nothing")
 		one, three := w.mustTake(s, 1), w.mustTake(s, 3)
 		ctx, cancel := context.WithCancel(w.ctx())
-		waits := []chan taken{w.takeAsync(ctx, 1, s, 4), w.takeAsync(ctx, 2, s, 2)}
+		waits := []chan result{w.takeAsync(ctx, 1, s, 4), w.takeAsync(ctx, 2, s, 2)}
 		lasts := time.Hour + time.Millisecond
 		if one.lease != nil {
 			lasts = ttl
@@ -358,14 +316,13 @@ func inspectPermits(w *World) {
 		list := holders()
 		for _, h := range list {
 			want := map[uint64]int{one.fence: 1, three.fence: 3}[h.Fence]
-			if h.Permits != want || h.Keeper != p.ID() || h.ExpiresIn <= 0 || h.ExpiresIn > lasts {
-				w.Errorf("holder %+v, want %d permits", h, want)
-			}
+			check.That(w, h.Permits == want && h.Keeper == p.ID() && h.ExpiresIn > 0 && h.ExpiresIn <= lasts,
+				"holder %+v, want %d permits", h, want)
 		}
 		queue := must.Get(s.Waiters(w.ctx()))(w)
-		if len(list) != 2 || len(queue) != 2 || queue[0].Permits != 4 || queue[1].Permits != 2 || !queue[0].Alive || queue[0].Keeper != p.ID() {
-			w.Errorf("holders %+v, waiters %+v", list, queue)
-		}
+		must.That(w, len(list) == 2 && len(queue) == 2, "holders %+v, waiters %+v", list, queue)
+		first := queue[0]
+		check.That(w, first.Permits == 4 && queue[1].Permits == 2 && first.Alive && first.Keeper == p.ID(), "waiters %+v", queue)
 		w.available(s, 1)
 		cancel()
 		for _, ch := range waits {
@@ -374,9 +331,7 @@ func inspectPermits(w *World) {
 		w.awaitWaiters("x", 0)
 		w.giveBack(one)
 		w.giveBack(three)
-		if list := holders(); one.lease != nil && len(list) != 0 {
-			w.Errorf("holders after the release: %+v", list)
-		}
+		check.That(w, one.lease == nil || len(holders()) == 0, "there are holders after the release")
 		w.forget()
 	}
 }

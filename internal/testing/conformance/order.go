@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
 
@@ -38,7 +39,7 @@ func (w *World) expectNotGranted(ch chan result) {
 	w.Helper()
 	select {
 	case r := <-ch:
-		w.Fatalf("the wait ended out of order: %v, %v", r.lease, r.err)
+		w.Fatalf("the wait ended out of order: %+v, %v", r.grant, r.err)
 	default:
 	}
 }
@@ -62,9 +63,8 @@ func servedInOrder(w *World) {
 	}
 	w.release(first)
 	for i := range 20 {
-		if got := <-order; got != i {
-			w.Errorf("grant %d went to waiter %d", i, got)
-		}
+		got := <-order
+		check.That(w, got == i, "grant %d went to waiter %d", i, got)
 	}
 	w.checkClean()
 }
@@ -108,13 +108,11 @@ func inspectQueue(w *World) {
 	observer := w.Process()
 	l := observer.Lock("x").(waiterLister)
 	list := must.Get(l.Waiters(w.ctx()))(w)
-	if len(list) != len(ps) {
-		w.Fatalf("%d waiters of %d", len(list), len(ps))
-	}
+	must.That(w, len(list) == len(ps), "%d waiters of %d", len(list), len(ps))
 	for i, x := range list {
-		if x.Keeper != ps[i].ID() || !x.Alive || x.WaitTime < 2*heartbeatInterval || x.WaitTime > 2*heartbeatInterval+w.slack()+10*time.Millisecond {
-			w.Errorf("waiter %d is %+v, want one of keeper %s", i, x, ps[i].ID())
-		}
+		waited := x.WaitTime - 2*heartbeatInterval
+		check.That(w, x.Keeper == ps[i].ID() && x.Alive && waited >= 0 && waited <= w.slack()+10*time.Millisecond,
+			"waiter %d is %+v, want one of keeper %s", i, x, ps[i].ID())
 	}
 	ps[1].Crash()
 	w.eventually("the heartbeat to lapse", func() bool {
@@ -125,9 +123,7 @@ func inspectQueue(w *World) {
 	w.release(w.expectGranted(turns[0]))
 	w.release(w.expectGranted(turns[2]))
 	list = must.Get(l.Waiters(w.ctx()))(w)
-	if len(list) != 0 {
-		w.Errorf("waiters %+v of an empty queue", list)
-	}
+	check.That(w, len(list) == 0, "waiters %+v of an empty queue", list)
 	w.must(observer.Close())
 	w.checkError(errorOf(l.Waiters(w.ctx())), lockkeeper.ErrClosed)
 	w.checkClean()
@@ -149,9 +145,7 @@ func heartbeatPositions(w *World) {
 		}
 		select {
 		case at := <-reported:
-			if at != 2-i {
-				w.Errorf("position %d, want %d", at, 2-i)
-			}
+			check.That(w, at == 2-i, "position %d, want %d", at, 2-i)
 		case <-time.After(2*heartbeatInterval + w.slack()):
 			w.Fatalf("position %d was not reported", 2-i)
 		}
@@ -184,9 +178,8 @@ func clockJumps(w *World) {
 				r := w.awaitGrant(ch, time.Minute)
 				deadline := r.lease.Deadline() // read it before asking the server: it may be renewed just then
 				left := must.Get(w.admin.PTTL(w.ctx(), w.P.Key("x")).Result())(w)
-				if until := time.Until(deadline); until > left {
-					w.Errorf("jump %v: relied on for %v, but it expires at the server in %v", jump, until, left)
-				}
+				check.That(w, time.Until(deadline) <= left,
+					"jump %v: relied on for %v, but it expires at the server in %v", jump, time.Until(deadline), left)
 				for _, later := range turns[i+1:] {
 					w.expectNotGranted(later)
 				}
@@ -242,8 +235,7 @@ func crashAfterHandoffs(w *World) {
 	}
 	w.release(first)
 	for i, ch := range turns {
-		r := await(w, ch, ttl+50*time.Millisecond)
-		w.must(r.err)
+		r := w.awaitGrant(ch, ttl+50*time.Millisecond)
 		if i == 5 || i == 6 { // it receives its message, but its renewals and its release are lost
 			ps[i].Crash()
 			continue

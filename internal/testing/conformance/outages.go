@@ -9,7 +9,9 @@ import (
 
 	"github.com/alicebob/miniredis/v2/server"
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
 
 // outages are the cases that tell outages, contention and ended contexts apart.
@@ -57,9 +59,7 @@ func (w *World) expectUnavailable(what string, d time.Duration, call func(contex
 	start := time.Now()
 	err := w.callWithTimeout(d, call)
 	w.checkError(err, lockkeeper.ErrUnavailable, context.DeadlineExceeded)
-	if took := time.Since(start); took > d+w.slack() {
-		w.Errorf("%s took %v", what, took)
-	}
+	check.That(w, time.Since(start) <= d+w.slack(), "%s took %v", what, time.Since(start))
 }
 
 // errorOnly drops the result of a call except its error.
@@ -98,8 +98,7 @@ func outageDuringWait(w *World) {
 			o.HeartbeatInterval, o.HeartbeatTimeout = heartbeatInterval, 3*heartbeatInterval
 		})
 		l := p.Lock(name, withTTL(time.Minute))
-		timed, cancel := context.WithTimeout(w.ctx(), heartbeatInterval+20*time.Millisecond+more)
-		defer cancel()
+		timed := must.Within(w, heartbeatInterval+20*time.Millisecond+more)
 		called, cancelCall := context.WithCancel(w.ctx())
 		defer cancelCall()
 		var chans []chan result
@@ -179,9 +178,7 @@ func contextEndsAnyTime(w *World) {
 		}
 		cancel()
 	}
-	if held == 0 || held == 100 {
-		w.Errorf("%d of 100 calls found the lock held", held)
-	}
+	check.That(w, held != 0 && held != 100, "%d of 100 calls found the lock held", held)
 	w.release(lease)
 }
 

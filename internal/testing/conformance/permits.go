@@ -8,6 +8,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/semaphore"
@@ -65,9 +66,8 @@ func limitReachedNotExceeded(w *World) {
 		taken.Add(-int64(n))
 		w.giveBack(g)
 	})
-	if peak.Load() != limit || over.Load() != 0 {
-		w.Errorf("%d permits of %d at the most, %d times too many", peak.Load(), limit, over.Load())
-	}
+	check.That(w, peak.Load() == limit && over.Load() == 0,
+		"%d permits of %d at the most, %d times too many", peak.Load(), limit, over.Load())
 	w.available(w.Process().sem(limit), limit)
 	w.checkClean()
 }
@@ -83,9 +83,7 @@ func crashedHoldersPermits(w *World) {
 	ends := time.Now().Add(ttl)
 	w.refused(b, 1)
 	r := w.awaitGrant(waits, ttl+50*time.Millisecond)
-	if late := r.at.Sub(ends); !w.Real && late > 50*time.Millisecond {
-		w.Errorf("the permits returned %v after the lease had ended", late)
-	}
+	check.That(w, w.Real || r.at.Sub(ends) <= 50*time.Millisecond, "the permits returned %v after the lease had ended", r.at.Sub(ends))
 	w.checkError(gone.Err(), lockkeeper.ErrLost)
 	w.must(held.Err())
 	w.available(b, 0)
@@ -139,9 +137,8 @@ func largerDeployedLimit(w *World) {
 	newer := process.sem(3)
 	w.refused(newer, 1) // it is behind the queue, which its limit admits
 	a, b := w.expectGranted(waits[0]), w.expectGranted(waits[1])
-	if e := nextEvent(w, changed); e.Limit != 3 || !strings.HasPrefix(e.Token, process.ID()+":") {
-		w.Errorf("LimitChanged reported %+v", e)
-	}
+	e := nextEvent(w, changed)
+	check.That(w, e.Limit == 3 && strings.HasPrefix(e.Token, process.ID()+":"), "LimitChanged reported %+v", e)
 	w.awaitWaiters("x", 1)
 	w.expectNotGranted(waits[2])
 	w.must(held.Err())
@@ -161,21 +158,18 @@ func setLimit(w *World) {
 	three := w.acquireAsync(w.ctx(), 1, permits(s, 1))
 	four := w.acquireAsync(w.ctx(), 2, permits(w.Process().sem(2), 2))
 	w.must(s.SetLimit(w.ctx(), 5))
-	if n, err := w.admin.ZCount(w.ctx(), w.queueKey("x"), "-inf", protocol.BehindWaiters).Result(); err != nil || n != 0 {
-		w.Errorf("%d queued after the limit was raised, %v", n, err)
-	}
+	n, err := w.admin.ZCount(w.ctx(), w.queueKey("x"), "-inf", protocol.BehindWaiters).Result()
+	check.That(w, err == nil && n == 0, "%d queued after the limit was raised, %v", n, err)
 	leases := []*lockkeeper.Lease{one, two, w.expectGranted(three), w.expectGranted(four)}
-	if e := nextEvent(w, changed); e.Limit != 5 || e.Kind != "semaphore" || e.Name != "x" {
-		w.Errorf("LimitChanged reported %+v", e)
-	}
+	e := nextEvent(w, changed)
+	check.That(w, e.Limit == 5 && e.Kind == "semaphore" && e.Name == "x", "LimitChanged reported %+v", e)
 	w.available(s, 0)
 
 	// Lowered, leases go on, and nobody gets in until enough have ended.
 	w.must(s.SetLimit(w.ctx(), 2))
 	w.must(s.SetLimit(w.ctx(), 2))
-	if e := nextEvent(w, changed); e.Limit != 2 || len(changed) != 0 {
-		w.Errorf("LimitChanged reported %+v and %d more", e, len(changed))
-	}
+	e = nextEvent(w, changed)
+	check.That(w, e.Limit == 2 && len(changed) == 0, "LimitChanged reported %+v and %d more", e, len(changed))
 	waits := w.acquireAsync(w.ctx(), 1, permits(s, 1))
 	time.Sleep(2 * ttl)
 	for _, l := range leases {
@@ -259,9 +253,8 @@ func lateDuplicateSetLimit(w *World) {
 	nextEvent(w, reported)
 	p.Net.Break("evalsha", 1, faultnet.CutReply|faultnet.Copy)
 	w.must(s.SetLimit(w.ctx(), 5))
-	if e := nextEvent(w, reported); e.Limit != 5 {
-		w.Errorf("LimitChanged reported %d", e.Limit)
-	}
+	e := nextEvent(w, reported)
+	check.That(w, e.Limit == 5, "LimitChanged reported %d", e.Limit)
 	w.must(s.SetLimit(w.ctx(), 8))
 	w.must(p.Net.Replay())
 	w.available(s, 7)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/redis/go-redis/v9"
@@ -34,19 +35,19 @@ func child(p Primitive, role string) {
 		NoOwner: true, // so that the first write at the server is the request
 		Hooks:   lockkeeper.Hooks{AcquireDone: func(e lockkeeper.Event) { local.Store(e.Local) }},
 	})
-	check(err)
+	exitOn(err)
 	role, arg, _ := strings.Cut(role, " ")
 	o := Options{TTL: 2 * ttl}
 	if role == "count" {
 		o.TTL = lockkeeper.DefaultTTL // no process crashes there, and the machine may be slow
 	}
 	l, err := p.New(k, "x", o)
-	check(err)
+	exitOn(err)
 	switch role {
 	case "count": // increments a counter in Redis this many times, in two steps
 		n, _ := strconv.Atoi(arg)
 		for range n {
-			check(l.Do(ctx, func(ctx context.Context, _ uint64) error {
+			exitOn(l.Do(ctx, func(ctx context.Context, _ uint64) error {
 				v, err := rdb.Get(ctx, "counter").Int()
 				if err != nil && err != redis.Nil {
 					return err
@@ -58,7 +59,7 @@ func child(p Primitive, role string) {
 		retainInChild(k, local.Load)
 	case "hold": // locks, holds until its standard input ends, and reports a loss
 		lease, err := l.Lock(ctx)
-		check(err)
+		exitOn(err)
 		fmt.Println("held", lease.Fence())
 		go func() {
 			<-lease.Done()
@@ -67,10 +68,10 @@ func child(p Primitive, role string) {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		fmt.Println("released", lease.Release(ctx))
 	}
-	check(k.Close())
+	exitOn(k.Close())
 }
 
-func check(err error) {
+func exitOn(err error) {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -81,6 +82,20 @@ func check(err error) {
 func startChild(t *testing.T, s *redistest.Server, role string) *redistest.Child {
 	t.Helper()
 	return redistest.StartChild(t, childRole+"="+role, "REDIS="+s.Addr)
+}
+
+// startHolder starts a child process that holds the lock.
+func startHolder(t *testing.T, s *redistest.Server) *redistest.Child {
+	t.Helper()
+	c := startChild(t, s, "hold")
+	c.WaitForLine("held")
+	return c
+}
+
+// stopHolder lets a child process release the lock and end.
+func stopHolder(c *redistest.Child) {
+	c.Stop()
+	c.WaitForLine("released <nil>")
 }
 
 // Processes runs a primitive in several processes, and kills and freezes them.
@@ -108,37 +123,30 @@ func Processes(t *testing.T, p Primitive) {
 		for _, c := range ps {
 			for range c.Lines {
 			}
-			if err := c.Wait(); err != nil {
-				t.Errorf("a process ended with %v", err)
-			}
+			must.Report(t, c.Wait())
 		}
-		if n, err := s.Client().Get(ctx, "counter").Int(); err != nil || n != 400 {
-			t.Errorf("counted %d of 400, %v", n, err)
-		}
+		counted := must.Get(s.Client().Get(ctx, "counter").Int())(t)
+		check.That(t, counted == 400, "counted %d of 400", counted)
 	})
 	run("killed_holder_replaced_at_lease_expiry", func(t *testing.T, s *redistest.Server) {
-		a := startChild(t, s, "hold")
-		a.WaitForLine("held")
+		a := startHolder(t, s)
 		b := startChild(t, s, "hold")
 		waiting(t, s, 1)
 		a.Signal(syscall.SIGKILL)
 		start := time.Now()
 		b.WaitForLine("held")
-		if d := time.Since(start); d > 3*ttl {
-			t.Errorf("the next holder was granted the lock %v after the kill, with a lease of %v", d, 2*ttl)
-		}
+		check.That(t, time.Since(start) <= 3*ttl,
+			"the next holder was granted the lock %v after the kill, with a lease of %v", time.Since(start), 2*ttl)
 	})
 	run("killed_waiter_causes_no_delay", func(t *testing.T, s *redistest.Server) {
-		a := startChild(t, s, "hold")
-		a.WaitForLine("held")
+		a := startHolder(t, s)
 		dead := startChild(t, s, "hold")
 		waiting(t, s, 1)
 		b := startChild(t, s, "hold")
 		waiting(t, s, 2)
 		dead.Signal(syscall.SIGKILL)
 		_ = dead.Wait()
-		a.Stop()
-		a.WaitForLine("released <nil>")
+		stopHolder(a)
 		b.WaitForLine("held")
 		b.Signal(syscall.SIGKILL)
 	})
@@ -149,23 +157,15 @@ func Processes(t *testing.T, p Primitive) {
 		waiting(t, s, 1)
 		a.Signal(syscall.SIGSTOP)
 		second := b.WaitForLine("held")
-		if !(first < second) {
-			t.Errorf("%s, then %s", first, second)
-		}
+		check.That(t, first < second, "%s, then %s", first, second)
 		a.Signal(syscall.SIGCONT)
-		if line := a.WaitForLine("over"); !strings.Contains(line, "lease lost") {
-			t.Error(line)
-		}
+		check.That(t, strings.Contains(a.WaitForLine("over"), "lease lost"), "it reports no loss")
 		a.Stop()
-		if line := a.WaitForLine("released"); !strings.Contains(line, "lease lost") {
-			t.Error(line)
-		}
-		b.Stop()
-		b.WaitForLine("released <nil>")
+		check.That(t, strings.Contains(a.WaitForLine("released"), "lease lost"), "its release reports no loss")
+		stopHolder(b)
 	})
 	run("frozen_waiters_delay_by_one_heartbeat_timeout", func(t *testing.T, s *redistest.Server) {
-		a := startChild(t, s, "hold")
-		a.WaitForLine("held")
+		a := startHolder(t, s)
 		var frozen []*redistest.Child
 		for i := range 3 {
 			frozen = append(frozen, startChild(t, s, "hold"))
@@ -176,13 +176,11 @@ func Processes(t *testing.T, p Primitive) {
 		for _, f := range frozen {
 			f.Signal(syscall.SIGSTOP)
 		}
-		a.Stop()
-		a.WaitForLine("released <nil>")
+		stopHolder(a)
 		start := time.Now()
 		b.WaitForLine("held")
-		if d := time.Since(start); d > 2*3*heartbeatInterval {
-			t.Errorf("three frozen waiters delayed the queue by %v, the heartbeat timeout is %v", d, 3*heartbeatInterval)
-		}
+		check.That(t, time.Since(start) <= 2*3*heartbeatInterval,
+			"three frozen waiters delayed the queue by %v, the heartbeat timeout is %v", time.Since(start), 3*heartbeatInterval)
 		// When they are continued, they rejoin the queue and are granted the lock one after the other.
 		for _, f := range frozen {
 			f.Signal(syscall.SIGCONT)
@@ -196,10 +194,8 @@ func Processes(t *testing.T, p Primitive) {
 		}
 	})
 	run("process_frozen_longer_than_requested_lease", func(t *testing.T, s *redistest.Server) {
-		first := startChild(t, s, "hold") // loads the scripts
-		first.WaitForLine("held")
-		first.Stop()
-		first.WaitForLine("released <nil>")
+		first := startHolder(t, s) // loads the scripts
+		stopHolder(first)
 		must.OK(t, first.Wait())
 		admin := s.Client()
 		// The server delays the request until the process is frozen, and grants it then.
@@ -220,81 +216,54 @@ func Processes(t *testing.T, p Primitive) {
 		a.Signal(syscall.SIGCONT)
 		start := time.Now()
 		a.WaitForLine("held")
-		if d := time.Since(start); d > 2*ttl {
-			t.Errorf("it got the free lock after %v", d)
-		}
-		a.Stop()
-		a.WaitForLine("released <nil>")
+		check.That(t, time.Since(start) <= 2*ttl, "it got the free lock after %v", time.Since(start))
+		stopHolder(a)
 	})
 	run("server_frozen_longer_than_lease", func(t *testing.T, s *redistest.Server) {
-		k := must.Get(lockkeeper.New(s.Client(), nil))(t)
-		defer func() { _ = k.Close() }()
+		k := newKeeper(t, s.Client(), lockkeeper.Options{})
 		within, cancel := context.WithTimeout(ctx, 30*time.Second)
 		defer cancel()
-		var calls []func() (*lockkeeper.Lease, error)
-		for _, call := range []func(l Locker) (*lockkeeper.Lease, error){
-			func(l Locker) (*lockkeeper.Lease, error) { return l.Lock(within) },
-			func(l Locker) (*lockkeeper.Lease, error) { return l.Lock(ctx) }, // which cannot end
-			func(l Locker) (*lockkeeper.Lease, error) { return l.TryLock(within) },
-		} {
-			l := must.Get(p.New(k, fmt.Sprintf("x%d", len(calls)), Options{TTL: ttl}))(t)
-			calls = append(calls, func() (*lockkeeper.Lease, error) { return call(l) })
+		lock := func(i int) Locker { return must.Get(p.New(k, fmt.Sprintf("x%d", i), Options{TTL: ttl}))(t) }
+		calls := []func() error{
+			func() error { return lockOnce(within, lock(0).Lock) },
+			func() error { return lockOnce(ctx, lock(1).Lock) }, // which cannot end
+			func() error { return lockOnce(within, lock(2).TryLock) },
 		}
 		for range 20 { // opens connections and loads the scripts
-			parallel(len(calls), func(i int) {
-				if lease, err := calls[i](); err == nil {
-					_ = lease.Release(ctx)
-				}
-			})
+			parallel(len(calls), func(i int) { _ = calls[i]() })
 		}
 		s.Freeze()
-		got := make(chan error, len(calls))
-		for i, call := range calls {
-			go func() {
-				lease, err := call()
-				if err == nil {
-					err = lease.Release(ctx)
-				}
-				if err != nil {
-					err = fmt.Errorf("call %d: %w", i, err)
-				}
-				got <- err
-			}()
+		var ended []chan error
+		for _, call := range calls {
+			ended = append(ended, inBackground(call))
 		}
 		time.Sleep(3 * ttl / 2)
 		s.Thaw()
 		late := time.After(10 * time.Second)
-		for range calls {
+		for i, ch := range ended {
 			select {
-			case err := <-got:
-				if err != nil {
-					t.Error(err)
-				}
+			case err := <-ch:
+				check.Is(t, err, nil, "call %d", i)
 			case <-late:
-				t.Fatal("the lock is free, and a call has not returned")
+				t.Fatalf("the lock is free, and call %d has not returned", i)
 			}
 		}
 	})
 	run("server_freeze_leaves_no_stale_lease", func(t *testing.T, s *redistest.Server) {
 		rdb := redis.NewClient(&redis.Options{Addr: s.Addr, ReadTimeout: 50 * time.Millisecond})
 		defer func() { _ = rdb.Close() }()
-		k := must.Get(lockkeeper.New(rdb, nil))(t)
-		defer func() { _ = k.Close() }()
+		k := newKeeper(t, rdb, lockkeeper.Options{})
 		l := must.Get(p.New(k, "x", Options{TTL: 30 * time.Second}))(t)
 		for i := range 10 {
 			s.Freeze()
 			short, cancel := context.WithTimeout(ctx, 150*time.Millisecond)
-			if _, err := l.Lock(short); err == nil {
-				t.Fatal("a frozen server granted a lock")
-			}
+			must.That(t, check.ErrorOf(l.Lock(short)) != nil, "a frozen server granted a lock")
 			cancel()
 			s.Thaw()
 			within, cancel := context.WithTimeout(ctx, 10*time.Second)
 			lease, err := l.Lock(within)
 			cancel()
-			if err != nil {
-				t.Fatalf("round %d: an unknown lease holds the lock: %v", i, err)
-			}
+			must.That(t, err == nil, "round %d: an unknown lease holds the lock: %v", i, err)
 			must.OK(t, lease.Release(ctx))
 		}
 	})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/redis/go-redis/v9"
@@ -78,18 +79,12 @@ func contextsEndBeforeRelease(w *World) {
 		})
 		w.must(end(p, lease))
 		p.Net.Watch(nil)
-		if len(sent) == 0 {
-			w.Errorf("%s: nothing was sent", what)
-		}
+		check.That(w, len(sent) != 0, "%s: nothing was sent", what)
 		for len(sent) > 0 {
-			if !<-sent {
-				w.Errorf("%s: the release was sent, and the lease's contexts have not ended", what)
-			}
+			check.That(w, <-sent, "%s: the release was sent, and the lease's contexts have not ended", what)
 		}
 		for _, c := range []context.Context{ctx, bound, child} {
-			if !errors.Is(context.Cause(c), lockkeeper.ErrReleased) {
-				w.Errorf("%s: cause %v", what, context.Cause(c))
-			}
+			check.That(w, errors.Is(context.Cause(c), lockkeeper.ErrReleased), "%s: cause %v", what, context.Cause(c))
 		}
 		stopChild()
 		stop()
@@ -113,18 +108,14 @@ func closeRetriesReleases(w *World) {
 		w.awaitWaiters("busy", 1)
 		fails(p)
 		restore := time.AfterFunc(moment, p.Net.Restore)
-		if err := p.Close(); err != nil {
-			w.Errorf("%s: %v", what, err)
-		}
+		check.Is(w, p.Close(), nil, "%s", what)
 		restore.Stop()
 		w.checkError(await(w, waits, 0).err, lockkeeper.ErrClosed)
-		if left := w.holders("x"); len(left) > 0 {
-			w.Errorf("%s: after Close the lock is held by %v", what, left)
-		}
+		left := w.holders("x")
+		check.That(w, len(left) == 0, "%s: after Close the lock is held by %v", what, left)
 		if !w.P.MajorityLock {
-			if n := w.admin.ZCount(w.ctx(), w.queueKey("busy"), "-inf", protocol.BehindWaiters).Val(); n != 0 {
-				w.Errorf("%s: after Close %d wait", what, n)
-			}
+			n := w.admin.ZCount(w.ctx(), w.queueKey("busy"), "-inf", protocol.BehindWaiters).Val()
+			check.That(w, n == 0, "%s: after Close %d wait", what, n)
 		}
 		w.release(other)
 	}
@@ -161,9 +152,7 @@ func nothingSent(w *World) {
 	if !w.Real {
 		synctest.Wait()
 	}
-	if n := p.Net.Scripts(); n != 0 {
-		w.Errorf("%d scripts were sent", n)
-	}
+	check.That(w, p.Net.Scripts() == 0, "%d scripts were sent", p.Net.Scripts())
 	w.release(held)
 	w.checkOnlyTombstones()
 }
@@ -173,9 +162,7 @@ func ttlBounds(w *World) {
 	p := w.Process()
 	for d, fits := range map[time.Duration]bool{least - 1: false, least: true, most: true, most + 1: false} {
 		l, err := w.P.New(p.Keeper, "x", Options{TTL: d})
-		if fits != (err == nil) {
-			w.Errorf("TTL %v: %v", d, err)
-		}
+		check.That(w, fits == (err == nil), "TTL %v: %v", d, err)
 		if !fits {
 			w.checkError(err, lockkeeper.ErrInvalid)
 			continue
@@ -186,9 +173,8 @@ func ttlBounds(w *World) {
 	}
 	lease := w.hold(p.Lock("x", withoutRenewal))
 	w.must(lease.Extend(w.ctx(), most))
-	if left := time.Until(lease.Deadline()); left < most*98/100 {
-		w.Errorf("extended to %v, its holder relies on it for %v", most, left)
-	}
+	check.That(w, time.Until(lease.Deadline()) >= most*98/100,
+		"extended to %v, its holder relies on it for %v", most, time.Until(lease.Deadline()))
 	w.checkError(lease.Extend(w.ctx(), most+1), lockkeeper.ErrInvalid)
 	w.release(lease)
 }
@@ -196,9 +182,8 @@ func ttlBounds(w *World) {
 func defaultTTL(w *World) {
 	l := must.Get(w.P.New(w.Process().Keeper, "x", Options{}))(w)
 	lease := w.hold(l)
-	if left := time.Until(lease.Deadline()); left > 30*time.Second || left < 25*time.Second {
-		w.Errorf("its holder relies on it for %v", left)
-	}
+	check.That(w, time.Until(lease.Deadline()) <= 30*time.Second && time.Until(lease.Deadline()) >= 25*time.Second,
+		"its holder relies on it for %v", time.Until(lease.Deadline()))
 	w.checkKeyExpiry("x", 30*time.Second)
 	w.release(lease)
 }
@@ -207,17 +192,14 @@ func defaultTTL(w *World) {
 func (w *World) checkKeyExpiry(name string, want time.Duration) {
 	w.Helper()
 	left := must.Get(w.admin.PTTL(w.ctx(), w.P.Key(name)).Result())(w)
-	if left > want || left < want-w.slack()-5*time.Millisecond {
-		w.Errorf("the lock's key expires in %v, want %v", left, want)
-	}
+	check.That(w, left <= want && left >= want-w.slack()-5*time.Millisecond, "the lock's key expires in %v, want %v", left, want)
 }
 
 func adoptExtendsToTTL(w *World) {
 	first := w.hold(w.Process().Lock("x", withoutRenewal))
 	lease := must.Get(w.Process().Lock("x", withoutRenewal, withTTL(time.Minute)).Adopt(w.ctx(), first.Token()))(w)
-	if left := time.Until(lease.Deadline()); left < 55*time.Second || left > time.Minute {
-		w.Errorf("its holder relies on it for %v", left)
-	}
+	check.That(w, time.Until(lease.Deadline()) >= 55*time.Second && time.Until(lease.Deadline()) <= time.Minute,
+		"its holder relies on it for %v", time.Until(lease.Deadline()))
 	w.checkKeyExpiry("x", time.Minute)
 	w.release(lease)
 }
@@ -238,12 +220,8 @@ func unsentExtend(w *World) {
 	_ = lease.Extend(w.ctx(), time.Minute) // nor any other attempt
 	before, start := lease.Deadline(), time.Now()
 	w.checkError(lease.Extend(w.ctx(), 10*time.Second), lockkeeper.ErrUnavailable)
-	if d := time.Since(start); d > 10*time.Second+w.slack() {
-		w.Errorf("it lasted %v", d)
-	}
-	if after := lease.Deadline(); after != before {
-		w.Errorf("its holder relies on it for %v less", before.Sub(after))
-	}
+	check.That(w, time.Since(start) <= 10*time.Second+w.slack(), "it lasted %v", time.Since(start))
+	check.That(w, lease.Deadline() == before, "its holder relies on it for %v less", before.Sub(lease.Deadline()))
 	p.Net.Restore()
 	w.release(lease)
 }
@@ -284,9 +262,7 @@ func doReportsLoss(w *World) {
 		return nil
 	})
 	w.checkError(err, lockkeeper.ErrUnavailable, context.Canceled)
-	if d := time.Since(start); d > time.Second+w.slack() {
-		w.Errorf("Do returned %v after its context had ended", d)
-	}
+	check.That(w, time.Since(start) <= time.Second+w.slack(), "Do returned %v after its context had ended", time.Since(start))
 }
 
 // metadataKept checks that renewals keep the metadata of a name, however long a lease is held.
@@ -300,9 +276,7 @@ func metadataKept(w *World) {
 		time.Sleep(15 * time.Second)
 		w.must(lease.Err())
 		left := must.Get(w.admin.PTTL(w.ctx(), w.metaKey("x")).Result())(w)
-		if left <= 0 {
-			w.Fatal("the metadata of a name in use was deleted")
-		}
+		must.That(w, left > 0, "the metadata of a name in use was deleted")
 	}
 	w.release(lease)
 }
@@ -324,18 +298,17 @@ func keysExpire(w *World) {
 	w.checkKeyExpiry("x", time.Minute)
 	left := must.Get(w.admin.PTTL(w.ctx(), w.metaKey("x")).Result())(w)
 	want := idle + time.Minute + w.P.Window
-	if d := left - want; d > 5*time.Millisecond || d < -w.slack()-5*time.Millisecond {
-		w.Errorf("the metadata expires in %v, want MetadataTTL, the ttl and the window, %v", left, want)
-	}
+	d := left - want
+	check.That(w, d <= 5*time.Millisecond && d >= -w.slack()-5*time.Millisecond,
+		"the metadata expires in %v, want MetadataTTL, the ttl and the window, %v", left, want)
 	if !w.P.MajorityLock {
 		ctx, cancel := context.WithCancel(w.ctx())
 		waits := w.lockAsync(ctx, p.Lock("x"))
 		w.awaitWaiters("x", 1)
 		const timeout = 3 * heartbeatInterval // see Process
 		left := must.Get(w.admin.PTTL(w.ctx(), w.queueKey("x")).Result())(w)
-		if left > timeout+time.Second || left < time.Second {
-			w.Errorf("the queue expires in %v, want a second after the heartbeat timeout of %v", left, timeout)
-		}
+		check.That(w, left <= timeout+time.Second && left >= time.Second,
+			"the queue expires in %v, want a second after the heartbeat timeout of %v", left, timeout)
 		cancel()
 		await(w, waits, 0)
 	}
@@ -345,9 +318,7 @@ func keysExpire(w *World) {
 	}
 	_ = lease.Release(w.ctx())
 	left = must.Get(w.admin.PTTL(w.ctx(), w.metaKey("x")).Result())(w)
-	if left < idle/2 {
-		w.Errorf("the metadata expires %v after its last use, MetadataTTL is %v", left, idle)
-	}
+	check.That(w, left >= idle/2, "the metadata expires %v after its last use, MetadataTTL is %v", left, idle)
 }
 
 // maxElapsedFromOutageStart checks that MaxElapsed is not counted from the start of the wait.
@@ -377,9 +348,7 @@ func heartbeatTimeoutHonored(w *World) {
 	w.awaitWaiters("x", 1)
 	now := must.Get(w.admin.Time(w.ctx()).Result())(w)
 	list := must.Get(w.admin.ZRangeArgsWithScores(w.ctx(), redis.ZRangeArgs{Key: w.queueKey("x"), Start: protocol.Heartbeats, Stop: "+inf", ByScore: true}).Result())(w)
-	if len(list) != 1 {
-		w.Fatalf("heartbeats: %v", list)
-	}
+	must.That(w, len(list) == 1, "heartbeats: %v", list)
 	if left := time.UnixMilli(int64(list[0].Score) - protocol.Heartbeats).Sub(now); left > timeout || left < timeout-heartbeatInterval-w.slack() {
 		w.Errorf("the heartbeat lapses in %v, want %v (%s)", left, timeout, strconv.FormatFloat(list[0].Score, 'f', 0, 64))
 	}
@@ -398,9 +367,8 @@ func foreignHolder(w *World) {
 	w.checkError(errorOf(l.TryLock(w.ctx())), lockkeeper.ErrNotAcquired)
 	ends := time.Now().Add(ttl)
 	r := w.awaitGrant(w.lockAsync(w.ctx(), l), ttl+50*time.Millisecond)
-	if late := r.at.Sub(ends); !w.Real && (late < -50*time.Millisecond || late > 50*time.Millisecond) {
-		w.Errorf("it was granted the lock %v after the end of a foreign lease", late)
-	}
+	check.That(w, w.Real || r.at.Sub(ends) >= -50*time.Millisecond && r.at.Sub(ends) <= 50*time.Millisecond,
+		"it was granted the lock %v after the end of a foreign lease", r.at.Sub(ends))
 	w.checkError(errorOf(w.Process().Lock("x").Adopt(w.ctx(), "their token")), lockkeeper.ErrLost)
 	w.release(r.lease)
 
@@ -409,8 +377,7 @@ func foreignHolder(w *World) {
 	w.awaitWaiters("x", 1)
 	w.must(w.admin.Del(w.ctx(), key).Err())
 	r = w.awaitGrant(waits, heartbeatInterval)
-	if v, err := w.admin.Get(w.ctx(), key).Result(); err != nil || v != r.lease.Token() {
-		w.Errorf("the key is %q, %v, want the token", v, err)
-	}
+	v, err := w.admin.Get(w.ctx(), key).Result()
+	check.That(w, err == nil && v == r.lease.Token(), "the key is %q, %v, want the token", v, err)
 	w.release(r.lease)
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/ratelimit"
@@ -89,9 +90,8 @@ func windowNeverExceeded(w *World) {
 		w.checkWindows(list, d, limit)
 		// And nothing is wasted: heavy ones leave gaps, but never of half a window's permits.
 		first, last := list[0].us, list[len(list)-1].us
-		if took := time.Duration(last-first) * time.Microsecond; !w.Real && took > 2*d*time.Duration(most)/limit {
-			w.Errorf("%d permits at %d per %v took %v", most, limit, d, took)
-		}
+		took := time.Duration(last-first) * time.Microsecond
+		check.That(w, w.Real || took <= 2*d*time.Duration(most)/limit, "%d permits at %d per %v took %v", most, limit, d, took)
 		w.forget()
 	}
 }
@@ -112,7 +112,7 @@ func windowAdmitsInOrder(w *World) {
 	time.Sleep(window / 4)
 	second := at(w.mustTake(s, 1))
 	// The third comes when the first returns, the fourth takes the second's and the third's, the others one window later.
-	var waits []chan taken
+	var waits []chan result
 	for i, n := range []int{1, 2, 1, 1} {
 		waits = append(waits, w.takeAsync(w.ctx(), int64(i+1), w.Process(slowHeartbeats).limiter(2, window, 0), n))
 	}
@@ -120,8 +120,7 @@ func windowAdmitsInOrder(w *World) {
 	var late []time.Duration
 	due := first
 	for i, n := range []int{1, 2, 1, 1} {
-		r := await(w, waits[i], 2*window)
-		w.must(r.err)
+		r := w.awaitGrant(waits[i], 2*window)
 		us := at(r.grant)
 		list = append(list, taking{us, n})
 		if i < 3 {
@@ -131,12 +130,10 @@ func windowAdmitsInOrder(w *World) {
 	}
 	w.checkWindows(list, window, 2)
 	slices.Sort(late)
-	if worst := late[len(late)-1]; !w.Real && worst > 2*time.Millisecond || late[0] > 50*time.Millisecond {
-		w.Errorf("queued after the permits had returned, for %v", late)
-	}
-	if late[0] <= 0 && w.Real {
-		w.Errorf("admitted %v before its permit was back", -late[0])
-	}
+	worst := late[len(late)-1]
+	check.That(w, (w.Real || worst <= 2*time.Millisecond) && late[0] <= 50*time.Millisecond,
+		"queued after the permits had returned, for %v", late)
+	check.That(w, late[0] > 0 || !w.Real, "admitted before its permit was back, late by %v", late)
 	w.checkAllKeysExpire()
 }
 
@@ -183,9 +180,7 @@ func windowWaitCommands(w *World) {
 		for _, p := range ps {
 			scripts += p.Net.Scripts()
 		}
-		if scripts > 4*turns {
-			w.Errorf("with %d waiters %d scripts for %d permits", n, scripts, turns)
-		}
+		check.That(w, scripts <= 4*turns, "with %d waiters %d scripts for %d permits", n, scripts, turns)
 		cancel()
 		wg.Wait()
 		w.awaitWaiters("x", 0)
@@ -207,9 +202,9 @@ func refusedImmediately(w *World) {
 		retryAt := func(err error, want time.Time) {
 			w.Helper()
 			w.checkError(err, lockkeeper.ErrNotAcquired)
-			if got := w.wantLimitedError(err); got.RetryAt != want || got.RetryAfter != time.Until(want) {
-				w.Errorf("RetryAt is %v too late, RetryAfter %v", got.RetryAt.Sub(want), got.RetryAfter)
-			}
+			got := w.wantLimitedError(err)
+			check.That(w, got.RetryAt == want && got.RetryAfter == time.Until(want),
+				"RetryAt is %v too late, RetryAfter %v", got.RetryAt.Sub(want), got.RetryAfter)
 		}
 		time.Sleep(window / 4)
 		retryAt(errorOf(s.TryAcquire(w.ctx(), 2)), back)
@@ -217,9 +212,7 @@ func refusedImmediately(w *World) {
 		defer cancel()
 		start := time.Now()
 		retryAt(errorOf(s.Acquire(early, 2)), back)
-		if d := time.Since(start); d > 0 {
-			w.Errorf("the refusal took %v", d)
-		}
+		check.That(w, time.Since(start) <= 0, "the refusal took %v", time.Since(start))
 		w.awaitWaiters("x", 0)
 		w.available(s, 1)
 
@@ -229,12 +222,9 @@ func refusedImmediately(w *World) {
 		waits := w.takeAsync(late, 1, w.Process().limiter(3, window, maxConcurrent), 2)
 		retryAt(errorOf(s.TryAcquire(w.ctx(), 2)), back.Add(window+ms))
 		time.Sleep(time.Until(back.Add(-ms)))
-		w.notTaken(waits)
-		r := await(w, waits, window)
-		w.must(r.err)
-		if d := r.at.Sub(back); d < 0 || d > 2*ms {
-			w.Errorf("admitted %v after RetryAt", d)
-		}
+		w.expectNotGranted(waits)
+		r := w.awaitGrant(waits, window)
+		check.That(w, r.at.Sub(back) >= 0 && r.at.Sub(back) <= 2*ms, "admitted %v after RetryAt", r.at.Sub(back))
 		w.giveBack(r.grant)
 
 		// A caller that retries at RetryAt is served if there is nobody else.
@@ -260,9 +250,8 @@ func permitsReturnByClockAlone(w *World) {
 		w.available(s, 1)
 		w.wantLimitedError(w.limited(s, 2))
 		w.awaitAvailable(s, 3)
-		if d := time.Since(w.grantTime(g)); d <= window && !w.Real {
-			w.Errorf("they were back after %v", d)
-		}
+		d := time.Since(w.grantTime(g))
+		check.That(w, d > window || w.Real, "they were back after %v", d)
 		w.checkClean()
 	}
 }
@@ -287,9 +276,8 @@ func cancelAtPermitReturn(w *World) {
 		if r := await(w, waits, 0); r.err != nil {
 			w.checkError(r.err, lockkeeper.ErrNotAcquired, context.Canceled)
 			w.awaitAvailable(probe, 1)
-			if late := time.Since(returns); late > 10*time.Millisecond {
-				w.Errorf("the permit of a wait that was cancelled was away for %v", late)
-			}
+			check.That(w, time.Since(returns) <= 10*time.Millisecond,
+				"the permit of a wait that was cancelled was away for %v", time.Since(returns))
 		}
 		w.awaitWaiters("x", 0)
 	}
@@ -303,15 +291,12 @@ func bothLimits(w *World) {
 	w.checkError(errorOf(s.TryAcquire(w.ctx(), atOnce+1)), lockkeeper.ErrInvalid)
 	start := time.Now()
 	one, two := w.mustTake(s, 1), w.mustTake(s, 1)
-	if err := w.limited(s, 1); errors.As(err, new(*ratelimit.LimitedError)) {
-		w.Errorf("nothing has to return by the clock: %v", err)
-	}
-	holds := func(held, spent int64) {
+	err := w.limited(s, 1)
+	check.That(w, !errors.As(err, new(*ratelimit.LimitedError)), "nothing has to return by the clock: %v", err)
+	holds := func(held, spent float64) {
 		w.Helper()
 		list := must.Get(w.admin.ZMScore(w.ctx(), w.P.Key("x"), "used", "spent").Result())(w)
-		if int64(-list[0]) != held || int64(-list[1]) != spent {
-			w.Errorf("%v held, %v away, want %d and %d", -list[0], -list[1], held, spent)
-		}
+		check.That(w, slices.Equal(list, []float64{-held, -spent}), "held and away %v, want %v and %v", list, -held, -spent)
 	}
 	holds(2, 2)
 	waits := w.takeAsync(w.ctx(), 1, w.Process().limiter(limit, 3*per, atOnce), 2)
@@ -319,10 +304,9 @@ func bothLimits(w *World) {
 	w.available(s, 0)
 	w.giveBack(one)
 	holds(1, 2)
-	w.notTaken(waits)
+	w.expectNotGranted(waits)
 	w.giveBack(two)
-	r := await(w, waits, 0)
-	w.must(r.err)
+	r := w.awaitGrant(waits, 0)
 	three := r.grant
 	holds(2, 4)
 	w.available(s, 0)
@@ -332,16 +316,12 @@ func bothLimits(w *World) {
 
 	// Now it is the clock that two have to wait for, and they hold nothing meanwhile.
 	rate := w.wantLimitedError(w.limited(s, 2))
-	if rate.RetryAt.Before(start.Add(3 * per)) {
-		w.Errorf("RetryAt is %v after the first permit was taken", rate.RetryAt.Sub(start))
-	}
+	check.That(w, !rate.RetryAt.Before(start.Add(3*per)), "RetryAt is %v after the first permit was taken", rate.RetryAt.Sub(start))
 	waits = w.takeAsync(w.ctx(), 1, w.Process().limiter(limit, 3*per, atOnce), 2)
 	holds(0, 4)
-	r = await(w, waits, 3*per+2*time.Millisecond)
-	w.must(r.err)
-	if d := w.grantTime(r.grant).Sub(w.grantTime(one)); d <= 3*per-time.Millisecond {
-		w.Errorf("admitted after %v", d)
-	}
+	r = w.awaitGrant(waits, 3*per+2*time.Millisecond)
+	d := w.grantTime(r.grant).Sub(w.grantTime(one))
+	check.That(w, d > 3*per-time.Millisecond, "admitted after %v", d)
 	time.Sleep(2 * ttl) // it is renewed, and the count of the clock is another matter
 	w.must(r.grant.lease.Err())
 	w.available(s, 0)
@@ -380,26 +360,19 @@ func lostReplyTakesPermitsOnce(w *World) {
 			p.Net.Break("evalsha", 1, fault)
 			lease := must.Get(f(w.ctx(), 3))(w)
 			want += 3
-			if got := w.spent(); got != want {
-				w.Errorf("%d permits are away, want %d", got, want)
-			}
+			check.That(w, w.spent() == want, "%d permits are away, want %d", w.spent(), want)
 			w.giveBack(lease)
 			w.must(p.Net.Replay())
-			if got := w.spent(); got != want {
-				w.Errorf("after a late copy %d permits are away, want %d", got, want)
-			}
+			check.That(w, w.spent() == want, "after a late copy %d permits are away, want %d", w.spent(), want)
 		}
 	}
 	// One whose caller has gone before it was answered gives back what it took.
-	ctx, cancel := context.WithTimeout(w.ctx(), heartbeatInterval)
-	defer cancel()
+	ctx := must.Within(w, heartbeatInterval)
 	p.Net.Break("evalsha", 1, faultnet.SwallowReply|faultnet.Copy)
 	w.checkError(errorOf(s.Acquire(ctx, 3)), context.DeadlineExceeded, lockkeeper.ErrUnavailable)
 	w.eventually("the permits to be given back", func() bool { return w.spent() == want })
 	w.must(p.Net.Replay())
-	if got := w.spent(); got != want {
-		w.Errorf("after a late copy of a request that was given up %d permits are away, want %d", got, want)
-	}
+	check.That(w, w.spent() == want, "after a late copy of a request that was given up %d permits are away, want %d", w.spent(), want)
 	w.available(s, 100-want)
 	w.checkAllKeysExpire()
 }
@@ -419,11 +392,9 @@ func windowClockSetBack(w *World) {
 	start := time.Now()
 	w.wantLimitedError(w.limited(s, 1))
 	w.available(s, 0)
-	r := await(w, waits, 2*per)
-	w.must(r.err)
-	if d := r.at.Sub(start); d < per/2 || d > per+heartbeatInterval {
-		w.Errorf("permits were away for %v after the clock was set back, the window is of %v", d, per)
-	}
+	r := w.awaitGrant(waits, 2*per)
+	check.That(w, r.at.Sub(start) >= per/2 && r.at.Sub(start) <= per+heartbeatInterval,
+		"permits were away for %v after the clock was set back, the window is of %v", r.at.Sub(start), per)
 	w.available(s, 1)
 	w.checkAllKeysExpire()
 }
@@ -434,9 +405,8 @@ func permitsAfterDataLoss(w *World) {
 	s := w.Process().limiter(2, time.Minute, 0)
 	again := func(what string) {
 		w.Helper()
-		if _, err := s.TryAcquire(w.ctx(), 2); err != nil {
-			w.Errorf("%s: %v", what, err)
-		}
+		_, err := s.TryAcquire(w.ctx(), 2)
+		check.Is(w, err, nil, "%s", what)
 		w.wantLimitedError(w.limited(s, 1))
 	}
 	again("at first")
@@ -460,25 +430,17 @@ func nothingHeldWithoutLease(w *World) {
 	})
 	s := p.limiter(2, per, 0)
 	one, two, waited := w.mustTake(s, 1), w.mustTake(s, 1), w.mustTake(s, 1)
-	if two.fence <= one.fence || waited.fence <= two.fence {
-		w.Errorf("fences %d, %d, %d", one.fence, two.fence, waited.fence)
-	}
+	check.That(w, two.fence > one.fence && waited.fence > two.fence, "fences %d, %d, %d", one.fence, two.fence, waited.fence)
 	holders := must.Get(s.Holders(w.ctx()))(w)
 	w.checkError(errorOf(p.limiter(2, per, 2).leasing.Adopt(w.ctx(), holders[0].Token)), lockkeeper.ErrLost)
 	p.Net.ResetCount()
 	time.Sleep(2 * per) // and long after its permit has returned
-	if n := p.Net.Scripts(); n != 0 {
-		w.Errorf("%d scripts for permits that are not held", n)
-	}
+	check.That(w, p.Net.Scripts() == 0, "%d scripts for permits that are not held", p.Net.Scripts())
 	w.must(s.DoN(w.ctx(), 2, func(ctx context.Context, fence uint64) error {
-		if fence <= waited.fence {
-			w.Errorf("fence %d after %d", fence, waited.fence)
-		}
+		check.That(w, fence > waited.fence, "fence %d after %d", fence, waited.fence)
 		return ctx.Err()
 	}))
-	if lost.Load() != 0 || released.Load() != 0 {
-		w.Errorf("%d were called lost and %d released", lost.Load(), released.Load())
-	}
+	check.That(w, lost.Load() == 0 && released.Load() == 0, "%d were called lost and %d released", lost.Load(), released.Load())
 	w.checkClean()
 }
 
@@ -489,16 +451,12 @@ func resultSaysWhatRemains(w *World) {
 	is := func(n int, want ratelimit.Result) {
 		w.Helper()
 		got := must.Get(s.byClock.AllowN(w.ctx(), n))(w)
-		if (got.Fence > 0) != want.Allowed {
-			w.Errorf("fence %d: %+v", got.Fence, got)
-		}
+		check.That(w, (got.Fence > 0) == want.Allowed, "fence %d: %+v", got.Fence, got)
 		got.Fence = 0
 		if w.Real { // its clock moves
 			got.RetryAfter, got.ResetAfter = want.RetryAfter, want.ResetAfter
 		}
-		if got != want {
-			w.Errorf("for %d permits %+v, want %+v", n, got, want)
-		}
+		check.That(w, got == want, "for %d permits %+v, want %+v", n, got, want)
 	}
 	const ms = time.Millisecond
 	is(4, ratelimit.Result{Allowed: true, Limit: 10, Remaining: 6, ResetAfter: window + ms})
@@ -507,9 +465,7 @@ func resultSaysWhatRemains(w *World) {
 	is(7, ratelimit.Result{Limit: 10, Remaining: 6, RetryAfter: window*3/4 + ms, ResetAfter: window*3/4 + ms})
 	is(6, ratelimit.Result{Allowed: true, Limit: 10, Remaining: 0, ResetAfter: window + ms})
 	is(5, ratelimit.Result{Limit: 10, Remaining: 0, RetryAfter: window + ms, ResetAfter: window + ms})
-	if n := p.Net.Scripts(); n != 3 {
-		w.Errorf("%d scripts for 3 answers", n)
-	}
+	check.That(w, p.Net.Scripts() == 3, "%d scripts for 3 answers", p.Net.Scripts())
 	w.must(s.SetLimit(w.ctx(), 12))
 	is(2, ratelimit.Result{Allowed: true, Limit: 12, Remaining: 0, ResetAfter: window + ms})
 	w.awaitAvailable(s, 12)
@@ -523,15 +479,13 @@ func closeDuringWindow(w *World) {
 	s := q.limiter(3, time.Minute, 0)
 	w.mustTake(s, 1)
 	w.mustTake(p.limiter(3, time.Minute, 0), 1)
-	var waits []chan taken
+	var waits []chan result
 	for i := range 5 {
 		waits = append(waits, w.takeAsync(w.ctx(), int64(i+1), p.limiter(3, time.Minute, 0), 2))
 	}
 	start := time.Now()
 	w.must(p.Close())
-	if d := time.Since(start); d > 3*time.Second {
-		w.Errorf("Close took %v", d)
-	}
+	check.That(w, time.Since(start) <= 3*time.Second, "Close took %v", time.Since(start))
 	for _, ch := range waits {
 		w.checkError(await(w, ch, 0).err, lockkeeper.ErrClosed)
 	}
@@ -558,11 +512,8 @@ func headNotifiedWhen(w *World, takeLate func(p *Process, s limiter), sooner fun
 	waits := w.takeAsync(w.ctx(), 1, w.Process(slowHeartbeats).limiter(10, d, 0), 8)
 	time.Sleep(time.Until(start.Add(d / 2)))
 	sooner(s)
-	r := await(w, waits, time.Until(due)+2*time.Millisecond)
-	w.must(r.err)
-	if late := r.at.Sub(due); !w.Real && late > d/8 {
-		w.Errorf("it was served %v late", late)
-	}
+	r := w.awaitGrant(waits, time.Until(due)+2*time.Millisecond)
+	check.That(w, w.Real || r.at.Sub(due) <= d/8, "it was served %v late", r.at.Sub(due))
 	w.checkAllKeysExpire()
 }
 
@@ -608,15 +559,13 @@ func deadWaitersIgnored(w *World) {
 	w.awaitWaiters("x", 80)
 	dead.Crash()
 	time.Sleep(heartbeatInterval) // the server sees it
-	if after := w.wantLimitedError(w.limited(s, 1)).RetryAfter; after > d+time.Second {
-		w.Errorf("retry after %v", after)
-	}
-	hurries, cancelWait := context.WithTimeout(w.ctx(), 2*d)
-	defer cancelWait()
-	waits := make(chan taken, 1)
+	after := w.wantLimitedError(w.limited(s, 1)).RetryAfter
+	check.That(w, after <= d+time.Second, "retry after %v", after)
+	hurries := must.Within(w, 2*d)
+	waits := make(chan result, 1)
 	go func() {
 		lease, err := s.Acquire(hurries, 1)
-		waits <- taken{lease, err, time.Now()}
+		waits <- result{lease, err, time.Now()}
 	}()
 	select {
 	case r := <-waits:
@@ -631,9 +580,8 @@ func setLimitOfOtherKind(w *World) {
 	w.mustTake(w.Process().limiter(10, time.Minute, 0), 1)
 	w.must(w.Process().limiter(100, time.Second, 5).SetLimit(w.ctx(), 2))
 	limits := must.Get(w.admin.HGet(w.ctx(), w.metaKey("x"), "limits").Result())(w)
-	if want := "0:10:60000 0:2:60000"; limits != want {
-		w.Errorf("limits %q, want %q", limits, want)
-	}
+	want := "0:10:60000 0:2:60000"
+	check.That(w, limits == want, "limits %q, want %q", limits, want)
 }
 
 // submillisecondWindow: a window that is not a whole number of milliseconds is never shorter than what was asked for.
@@ -680,9 +628,7 @@ func endedContextForLimits(w *World) {
 	if !w.Real {
 		synctest.Wait()
 	}
-	if n := p.Net.Scripts(); n != 0 {
-		w.Errorf("%d scripts were sent", n)
-	}
+	check.That(w, p.Net.Scripts() == 0, "%d scripts were sent", p.Net.Scripts())
 }
 
 // allowDoesNotJump: a permit is left, but a waiter before needs it.
@@ -693,16 +639,13 @@ func allowDoesNotJump(w *World) {
 	ctx, cancel := context.WithCancel(w.ctx())
 	heavy := w.takeAsync(ctx, 1, q.limiter(2, time.Minute, 0), 2)
 	r := must.Get(s.byClock.Allow(w.ctx()))(w)
-	if r.Allowed || r.Remaining != 1 || r.Fence != 0 {
-		w.Errorf("while a request for two is queued: %+v", r)
-	}
-	w.notTaken(heavy)
+	check.That(w, !r.Allowed && r.Remaining == 1 && r.Fence == 0, "while a request for two is queued: %+v", r)
+	w.expectNotGranted(heavy)
 	cancel()
 	w.checkError(await(w, heavy, 0).err, context.Canceled, lockkeeper.ErrNotAcquired)
 	w.awaitWaiters("x", 0)
-	if r, err := s.byClock.Allow(w.ctx()); err != nil || !r.Allowed || r.Remaining != 0 {
-		w.Errorf("after it: %+v, %v", r, err)
-	}
+	r = must.Get(s.byClock.Allow(w.ctx()))(w)
+	check.That(w, r.Allowed && r.Remaining == 0, "after it: %+v", r)
 }
 
 // writesRefusedForLimits: a server that cannot replicate refuses every call, except that a try which finds no permit is refused
@@ -721,13 +664,9 @@ func writesRefusedForLimits(w *World) {
 				continue
 			}
 			w.checkError(err, lockkeeper.ErrUnavailable)
-			if !redis.HasErrorPrefix(err, "NOREPLICAS") {
-				w.Errorf("%s, with %d taken: %v", what, taken, err)
-			}
+			check.That(w, redis.HasErrorPrefix(err, "NOREPLICAS"), "%s, with %d taken: %v", what, taken, err)
 		}
 		w.must(w.admin.ConfigSet(w.ctx(), "min-replicas-to-write", "0").Err())
-		if n := w.spent(); n != taken {
-			w.Errorf("%d permits are taken, want %d", n, taken)
-		}
+		check.That(w, w.spent() == taken, "%d permits are taken, want %d", w.spent(), taken)
 	}
 }

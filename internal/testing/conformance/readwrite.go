@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/lua"
@@ -45,14 +46,6 @@ func (p *Process) rw(name string, streak ...int) *rwlock.Lock {
 	return must.Get(rwlock.New(p.Keeper, name, o))(p.w)
 }
 
-// mustAcquire acquires a lease or ends the test.
-func (w *World) mustAcquire(f acquire) *lockkeeper.Lease {
-	w.Helper()
-	ctx, cancel := context.WithTimeout(w.ctx(), 20*time.Second)
-	defer cancel()
-	return must.Get(f(ctx))(w)
-}
-
 // acquireAsync starts an acquisition in the background and returns when n waiters are in the queue.
 func (w *World) acquireAsync(ctx context.Context, n int64, f acquire) chan result {
 	w.Helper()
@@ -70,9 +63,7 @@ func readFences(w *World) {
 			f = l.Lock
 		}
 		lease := w.mustAcquire(f)
-		if lease.Fence() <= last {
-			w.Errorf("fence %d after %d", lease.Fence(), last)
-		}
+		check.That(w, lease.Fence() > last, "fence %d after %d", lease.Fence(), last)
 		last = lease.Fence()
 		w.release(lease)
 	}
@@ -137,9 +128,8 @@ func readerCrashes(w *World) {
 	w.must(alive.Err())
 	w.release(alive)
 	r := w.awaitGrant(writer, ttl+50*time.Millisecond)
-	if d := r.at.Sub(at); !w.Real && (d < ttl/2 || d > ttl+50*time.Millisecond) {
-		w.Errorf("the writer was granted the lock after %v, the crashed reader's ttl is %v", d, ttl)
-	}
+	check.That(w, w.Real || r.at.Sub(at) >= ttl/2 && r.at.Sub(at) <= ttl+50*time.Millisecond,
+		"the writer was granted the lock after %v, the crashed reader's ttl is %v", r.at.Sub(at), ttl)
 	w.release(r.lease)
 	w.awaitLoss(dead, 0)
 }
@@ -172,9 +162,7 @@ func writerStreak(w *World) {
 		order := make(chan string, len(want))
 		turn := func(what string, f acquire) {
 			lease, err := f(w.ctx())
-			if err != nil {
-				w.Error(err)
-			}
+			must.Report(w, err)
 			order <- what
 			_ = lease.Release(w.ctx())
 		}
@@ -190,9 +178,7 @@ func writerStreak(w *World) {
 		for range want {
 			got.WriteString(<-order)
 		}
-		if got.String() != want {
-			w.Errorf("with MaxWriterStreak %d they were served as %s, want %s", streak, got.String(), want)
-		}
+		check.That(w, got.String() == want, "with MaxWriterStreak %d they were served as %s, want %s", streak, got.String(), want)
 		w.checkClean()
 		w.forget() // the streak
 	}
@@ -292,18 +278,14 @@ func inspectReaders(w *World) {
 	up := w.acquireAsync(ctx, 3, func(ctx context.Context) (*lockkeeper.Lease, error) { return l.Upgrade(ctx, a) })
 	holders := must.Get(l.Holders(w.ctx()))(w)
 	for _, h := range holders {
-		if h.Writes || h.Keeper != p.ID() || h.ExpiresIn <= 0 || h.ExpiresIn > ttl || h.Fence != a.Fence() && h.Fence != b.Fence() {
-			w.Errorf("holder %+v", h)
-		}
+		known := h.Fence == a.Fence() || h.Fence == b.Fence()
+		check.That(w, !h.Writes && h.Keeper == p.ID() && h.ExpiresIn > 0 && h.ExpiresIn <= ttl && known, "holder %+v", h)
 	}
 	waiters := must.Get(l.Waiters(w.ctx()))(w)
-	if len(holders) != 2 || len(waiters) != 3 || !waiters[0].Writes || !waiters[1].Writes || waiters[2].Writes {
-		w.Errorf("holders %+v, waiters %+v", holders, waiters)
-	}
+	check.That(w, len(holders) == 2 && len(waiters) == 3 && waiters[0].Writes && waiters[1].Writes && !waiters[2].Writes,
+		"holders %+v, waiters %+v", holders, waiters)
 	for _, x := range waiters {
-		if x.WaitTime > 10*time.Second {
-			w.Errorf("waiter %+v", x)
-		}
+		check.That(w, x.WaitTime <= 10*time.Second, "waiter %+v", x)
 	}
 	cancel()
 	for _, ch := range []chan result{write, read, up} {
@@ -314,9 +296,7 @@ func inspectReaders(w *World) {
 	w.awaitWaiters("x", 0) // so that the next is granted by a reply: a message may overtake one, which can leave a tombstone
 	lease := w.mustAcquire(l.Lock)
 	holders = must.Get(l.Holders(w.ctx()))(w)
-	if len(holders) != 1 || !holders[0].Writes {
-		w.Errorf("holders %+v", holders)
-	}
+	check.That(w, len(holders) == 1 && holders[0].Writes, "holders %+v", holders)
 	w.release(lease)
 	w.checkClean()
 }
@@ -324,9 +304,7 @@ func inspectReaders(w *World) {
 func invalidStreak(w *World) {
 	_, err := rwlock.New(w.Process().Keeper, "x", &rwlock.Options{MaxWriterStreak: 1_000_001})
 	w.checkError(err, lockkeeper.ErrInvalid)
-	if !strings.Contains(err.Error(), "MaxWriterStreak 1000001") {
-		w.Errorf("the error does not name it: %v", err)
-	}
+	check.That(w, strings.Contains(err.Error(), "MaxWriterStreak 1000001"), "the error does not name it: %v", err)
 }
 
 // cancelledConversion cancels a conversion while the network fails. If the cleanup gets through, its outcome is known when the call
@@ -350,20 +328,15 @@ func cancelledConversion(up, known bool) func(*World) {
 			p.Net.Break(broken, 1<<30, fault)
 			restore := time.AfterFunc(lasts, p.Net.Restore)
 			w.Cleanup(func() { restore.Stop() })
-			ctx, cancel := context.WithTimeout(w.ctx(), ttl/6)
-			defer cancel()
+			ctx := must.Within(w, ttl/6)
 			began := time.Now()
 			converted, err := convert(ctx, original)
-			if took := time.Since(began); took > ttl/6+time.Second+w.slack() {
-				w.Errorf("it returned after %v", took)
-			}
+			check.That(w, time.Since(began) <= ttl/6+time.Second+w.slack(), "it returned after %v", time.Since(began))
 			done := fault == faultnet.SwallowReply
 			held := original
 			if known && !done || !known && up {
 				w.checkError(err, context.DeadlineExceeded, lockkeeper.ErrUnavailable)
-				if converted != nil {
-					w.Errorf("fault %v: it returned %v", fault, converted.Token())
-				}
+				check.That(w, converted == nil, "fault %v: it returned %v", fault, converted.Token())
 			} else {
 				w.must(err)
 				w.checkError(original.Err(), lockkeeper.ErrReleased)
@@ -377,9 +350,7 @@ func cancelledConversion(up, known bool) func(*World) {
 			if up && done && !known {
 				// The server has a write lease, which a new request gets at once.
 				lease := must.Get(l.Upgrade(w.ctx(), held))(w)
-				if lease.Token() == original.Token() && lease.Fence() == original.Fence() {
-					w.Error("the read lease was returned")
-				}
+				check.That(w, lease.Token() != original.Token() || lease.Fence() != original.Fence(), "the read lease was returned")
 				w.checkError(held.Err(), lockkeeper.ErrReleased)
 				held = lease
 			}
@@ -397,9 +368,7 @@ func (w *World) checkExcludes(lease *lockkeeper.Lease, readers bool) {
 		time.Sleep(50 * ttl)
 	}
 	w.must(lease.Err())
-	if left := time.Until(lease.Deadline()); left < ttl {
-		w.Errorf("its holder relies on it for %v", left)
-	}
+	check.That(w, time.Until(lease.Deadline()) >= ttl, "its holder relies on it for %v", time.Until(lease.Deadline()))
 	other := w.Process().rw("x")
 	w.checkError(errorOf(other.TryLock(w.ctx())), lockkeeper.ErrNotAcquired)
 	r, err := other.TryRLock(w.ctx())
@@ -460,8 +429,7 @@ func conversionRefused(w *World) {
 	w.release(last)
 	mu.Lock()
 	defer mu.Unlock()
-	if want := []string{write.Token(), read.Token(), last.Token()}; !slices.Equal(reported, want) {
-		w.Errorf("Released was called for %q, want %q", reported, want)
-	}
+	want := []string{write.Token(), read.Token(), last.Token()}
+	check.That(w, slices.Equal(reported, want), "Released was called for %q, want %q", reported, want)
 	w.checkClean()
 }

@@ -3,14 +3,13 @@ package conformance
 import (
 	"context"
 	"errors"
-	"io"
-	"log/slog"
 	"strconv"
 	"testing"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/redis/go-redis/v9"
@@ -58,19 +57,14 @@ type replicated struct {
 // lockWithAck returns a lock of a new keeper that waits for replicas.
 func (r *replicated) lockWithAck(a lockkeeper.ReplicaAck, name string) Locker {
 	r.Helper()
-	k := must.Get(lockkeeper.New(r.rdb(), &lockkeeper.Options{
-		HeartbeatInterval: frequentHeartbeat, ReplicaAck: a, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
-	}))(r)
-	r.Cleanup(func() { _ = k.Close() })
-	return r.lock(k, name)
+	return r.lock(newKeeper(r, r.rdb(), lockkeeper.Options{HeartbeatInterval: frequentHeartbeat, ReplicaAck: a}), name)
 }
 
 // haveGrantedLeases checks that every lease, granted at once or by a message, is on both replicas when it is
 // returned.
 func (r *replicated) haveGrantedLeases() {
 	r.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
+	ctx := must.Within(r, time.Minute)
 	fences := func(s *redistest.Server) string {
 		return s.Client().HGet(ctx, "{lock:x}:"+r.p.Kind+":meta", "seq").Val()
 	}
@@ -86,9 +80,8 @@ func (r *replicated) haveGrantedLeases() {
 				return
 			}
 			for _, s := range r.replicas {
-				if s.Client().Exists(ctx, r.p.Key("x")).Val() != 1 || fences(s) != strconv.FormatUint(lease.Fence(), 10) {
-					r.Errorf("a replica does not have the lease that was returned: fence %s, want %d", fences(s), lease.Fence())
-				}
+				check.That(r, s.Client().Exists(ctx, r.p.Key("x")).Val() == 1 && fences(s) == strconv.FormatUint(lease.Fence(), 10),
+					"a replica does not have the lease that was returned: fence %s, want %d", fences(s), lease.Fence())
 			}
 			must.Report(r, lease.Release(ctx))
 		}
@@ -99,8 +92,7 @@ func (r *replicated) haveGrantedLeases() {
 // nothing is held.
 func (r *replicated) tooFewReplicas() {
 	r.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
+	ctx := must.Within(r, time.Minute)
 	two := r.lockWithAck(lockkeeper.ReplicaAck{Replicas: 2, Timeout: 3 * time.Second}, "y")
 	most := r.lockWithAck(lockkeeper.ReplicaAck{Majority: true, Timeout: 3 * time.Second}, "y")
 	one := r.lockWithAck(lockkeeper.ReplicaAck{Replicas: 1, Timeout: 5 * time.Second}, "y")
@@ -110,11 +102,7 @@ func (r *replicated) tooFewReplicas() {
 
 	// The waiter enqueued while all replicas were there, and is granted the lock when one is frozen.
 	holder := must.Get(plain.Lock(ctx))(r)
-	waits := make(chan error, 1)
-	go func() {
-		_, err := two.Lock(ctx)
-		waits <- err
-	}()
+	waits := inBackground(func() error { return check.ErrorOf(two.Lock(ctx)) })
 	rdb := r.rdb()
 	eventually(r, "a waiter", func() bool {
 		return rdb.ZCount(ctx, "{lock:y}:"+r.p.Kind+":queue", "-inf", protocol.BehindWaiters).Val() == 1
@@ -122,16 +110,14 @@ func (r *replicated) tooFewReplicas() {
 	r.replicas[0].Freeze()
 	must.Report(r, holder.Release(ctx))
 	var not *lockkeeper.NotAcknowledgedError
-	if err := <-waits; !errors.As(err, &not) || not.Replicas != 1 {
-		r.Errorf("granted by a message: %v", err)
-	}
+	err := <-waits
+	check.That(r, errors.As(err, &not) && not.Replicas == 1, "granted by a message: %v", err)
 	defer r.replicas[0].Thaw()
 	for name, l := range map[string]Locker{"two": two, "a majority": most} {
 		lease, err := l.Lock(ctx)
 		var not *lockkeeper.NotAcknowledgedError
-		if lease != nil || !errors.As(err, &not) || not.Replicas != 1 || not.Wanted != 2 || not.Err != nil || errors.Is(err, lockkeeper.ErrNotAcquired) {
-			r.Errorf("%s: %v, %v", name, lease.Token(), err)
-		}
+		counted := errors.As(err, &not) && not.Replicas == 1 && not.Wanted == 2 && not.Err == nil
+		check.That(r, lease == nil && counted && !errors.Is(err, lockkeeper.ErrNotAcquired), "%s: %v, %v", name, lease.Token(), err)
 		r.lockOnce(ctx, plain) // at once: the lock is free
 	}
 	r.lockOnce(ctx, one)
@@ -142,21 +128,14 @@ func (r *replicated) tooFewReplicas() {
 // lockOnce acquires the lock without waiting and releases it.
 func (r *replicated) lockOnce(ctx context.Context, l Locker) {
 	r.Helper()
-	lease, err := l.TryLock(ctx)
-	if err == nil {
-		err = lease.Release(ctx)
-	}
-	if err != nil {
-		r.Error(err)
-	}
+	must.Report(r, lockOnce(ctx, l.TryLock))
 }
 
 // adoptWithAck checks that Adopt waits for replicas as an acquisition does. If a replica does not acknowledge in
 // time, the lease remains with its former holder.
 func (r *replicated) adoptWithAck() {
 	r.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
+	ctx := must.Within(r, time.Minute)
 	plain := r.lock(r.keeper(lockkeeper.Hooks{}), "w")
 	quick := r.lockWithAck(lockkeeper.ReplicaAck{Replicas: 2, Timeout: 1500 * time.Millisecond}, "w")
 	slow := r.lockWithAck(lockkeeper.ReplicaAck{Replicas: 2, Timeout: 20 * time.Second}, "w")
@@ -165,53 +144,38 @@ func (r *replicated) adoptWithAck() {
 	defer r.replicas[0].Thaw()
 	adopted, err := quick.Adopt(ctx, lease.Token())
 	var not *lockkeeper.NotAcknowledgedError
-	if adopted != nil || !errors.As(err, &not) || not.Replicas != 1 || not.Wanted != 2 {
-		r.Errorf("with a replica that is frozen: %v, %v", adopted.Token(), err)
-	}
+	check.That(r, adopted == nil && errors.As(err, &not) && not.Replicas == 1 && not.Wanted == 2,
+		"with a replica that is frozen: %v, %v", adopted.Token(), err)
 	short, stop := context.WithTimeout(ctx, 100*time.Millisecond)
 	defer stop()
-	if adopted, err := slow.Adopt(short, lease.Token()); adopted != nil || !errors.Is(err, context.DeadlineExceeded) {
-		r.Errorf("the context ends while a replica is frozen: %v, %v", adopted.Token(), err)
-	}
-	if _, err := plain.TryLock(ctx); !errors.Is(err, lockkeeper.ErrNotAcquired) {
-		r.Errorf("the lease that could not be adopted was released: %v", err)
-	}
+	check.Is(r, check.ErrorOf(slow.Adopt(short, lease.Token())), context.DeadlineExceeded, "the context ends while a replica is frozen")
+	check.Is(r, check.ErrorOf(plain.TryLock(ctx)), lockkeeper.ErrNotAcquired, "the lease that could not be adopted was released")
 	must.Report(r, lease.Err())
-	got := make(chan *lockkeeper.Lease, 1)
-	go func() {
-		adopted, err := slow.Adopt(ctx, lease.Token())
-		if err != nil {
-			r.Error(err)
-		}
-		got <- adopted
-	}()
+	got := inBackground(func() (err error) {
+		adopted, err = slow.Adopt(ctx, lease.Token())
+		return err
+	})
 	select {
 	case <-got:
 		r.Fatal("adopted while a replica is frozen")
 	case <-time.After(100 * time.Millisecond):
 	}
 	r.replicas[0].Thaw()
-	if adopted = <-got; adopted.Fence() != lease.Fence() {
-		r.Errorf("fence %d, before it was adopted %d", adopted.Fence(), lease.Fence())
-	}
+	must.OK(r, <-got)
+	check.That(r, adopted.Fence() == lease.Fence(), "fence %d, before it was adopted %d", adopted.Fence(), lease.Fence())
 	must.Report(r, adopted.Release(ctx))
 	r.lockOnce(ctx, plain)
-	if _, err := slow.Adopt(ctx, adopted.Token()); !errors.Is(err, lockkeeper.ErrLost) {
-		r.Errorf("adopted after it was released: %v", err)
-	}
+	check.Is(r, check.ErrorOf(slow.Adopt(ctx, adopted.Token())), lockkeeper.ErrLost, "adopted after it was released")
 }
 
 // fsyncUnavailable checks the error of a server that does not write to disk, or cannot acknowledge it.
 func (r *replicated) fsyncUnavailable() {
 	r.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
+	ctx := must.Within(r, time.Minute)
 	l := r.lockWithAck(lockkeeper.ReplicaAck{Fsync: true, Timeout: 1500 * time.Millisecond}, "disk")
 	_, err := l.Lock(ctx)
 	var not *lockkeeper.NotAcknowledgedError
-	if !errors.As(err, &not) || not.Err == nil || not.Local {
-		r.Errorf("the error is %v", err)
-	}
+	check.That(r, errors.As(err, &not) && not.Err != nil && !not.Local, "the error is %v", err)
 	r.lockOnce(ctx, r.lock(r.keeper(lockkeeper.Hooks{}), "disk"))
 }
 
@@ -219,13 +183,10 @@ func (r *replicated) fsyncUnavailable() {
 func fsyncAck(t *testing.T, p Primitive) {
 	s := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
 	r := &replicated{deployment: &deployment{t, p, func() redis.UniversalClient { return s.Client() }}}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
+	ctx := must.Within(t, time.Minute)
 	known := s.Client().Command(ctx).Val()["waitaof"] != nil
 	lease, err := r.lockWithAck(lockkeeper.ReplicaAck{Fsync: true, Timeout: 5 * time.Second}, "x").Lock(ctx)
 	var not *lockkeeper.NotAcknowledgedError
-	if known && err != nil || !known && !errors.As(err, &not) {
-		t.Errorf("the server knows WAITAOF: %t; the error is %v", known, err)
-	}
+	check.That(t, known && err == nil || !known && errors.As(err, &not), "the server knows WAITAOF: %t; the error is %v", known, err)
 	must.Report(t, lease.Release(ctx))
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/rwlock"
@@ -72,8 +73,7 @@ func newRetainer(t *testing.T, rdb redis.UniversalClient, change ...func(*lockke
 	for _, f := range change {
 		f(o)
 	}
-	p.Keeper = must.Get(lockkeeper.New(rdb, o))(t)
-	t.Cleanup(func() { _ = p.Close() })
+	p.Keeper = newKeeper(t, rdb, *o)
 	return p
 }
 
@@ -125,9 +125,8 @@ func (p *retainer) recalls(name string, writer *retainer) {
 	l := p.lock(name)
 	p.retains(l)
 	before := p.recalled.Load()
-	if took := writer.writes(writer.lock(name)); took > promptly {
-		p.Errorf("%s: the writer waited for %v although the process receives recalls", name, took)
-	}
+	took := writer.writes(writer.lock(name))
+	check.That(p, took <= promptly, "%s: the writer waited for %v although the process receives recalls", name, took)
 	eventually(p, "a recall of "+name, func() bool { return p.recalled.Load() > before })
 	p.once(l.RLock)
 }
@@ -158,33 +157,21 @@ func retainedOnCluster(t *testing.T) {
 			return err == nil && len(list) > 0
 		})
 		p.retains(l)
-		if took := writer.writes(l2); took > promptly {
-			t.Errorf("the writer waited for %v after the slot had moved", took)
-		}
+		took := writer.writes(l2)
+		check.That(t, took <= promptly, "the writer waited for %v after the slot had moved", took)
 	}
-	if p.recalled.Load() != 12 {
-		t.Errorf("%d recalls, want 12", p.recalled.Load())
-	}
+	check.That(t, p.recalled.Load() == 12, "%d recalls, want 12", p.recalled.Load())
 }
 
 // leastInhibition is longer than a process retains no lease after a quick recall.
 const leastInhibition = 200 * time.Millisecond
-
-// mute returns a client of a user who may neither publish nor subscribe.
-func mute(t *testing.T, s *redistest.Server) *redis.Client {
-	t.Helper()
-	must.OK(t, s.Client().Do(t.Context(), "acl", "setuser", "mute", "on", ">pw", "+@all", "~*", "resetchannels").Err())
-	rdb := redis.NewClient(&redis.Options{Addr: s.Addr, Username: "mute", Password: "pw"})
-	t.Cleanup(func() { _ = rdb.Close() })
-	return rdb
-}
 
 // recallWithoutPermission lets somebody write who may not publish recalls. The process learns of them from its renewals. It takes
 // that for a subscription that receives nothing, and replaces it, but not each time.
 func recallWithoutPermission(t *testing.T) {
 	s := redistest.Start(t)
 	p := newRetainer(t, s.Client())
-	writer := newRetainer(t, mute(t, s), func(o *lockkeeper.Options) { o.HeartbeatInterval = 500 * time.Millisecond })
+	writer := newRetainer(t, newUser(t, s, "~*", "resetchannels"), func(o *lockkeeper.Options) { o.HeartbeatInterval = 500 * time.Millisecond })
 	l, l2 := p.lock("x"), writer.lock("x")
 	const rounds = 2
 	for i := range rounds {
@@ -202,21 +189,15 @@ func recallWithoutPermission(t *testing.T) {
 				break
 			}
 			_ = lease.Release(t.Context())
-			if time.Now().After(end) {
-				t.Fatal("no renewal has reported the recall")
-			}
+			must.That(t, !time.Now().After(end), "no renewal has reported the recall")
 		}
 		time.Sleep(1200 * time.Millisecond) // the message is expected for a second
-		if err := inside.Release(t.Context()); err != nil {
-			t.Errorf("round %d: %v", i, err)
-		}
-		if took := <-granted; took > retainedTTL {
-			t.Errorf("the writer waited for %v", took)
-		}
+		check.Is(t, inside.Release(t.Context()), nil, "round %d", i)
+		took := <-granted
+		check.That(t, took <= retainedTTL, "the writer waited for %v", took)
 	}
-	if n := p.wakeupsLost.Load(); n != 1 {
-		t.Errorf("the subscription was replaced %d times for %d recalls that nobody may publish, want once", n, rounds)
-	}
+	check.That(t, p.wakeupsLost.Load() == 1,
+		"the subscription was replaced %d times for %d recalls that nobody may publish, want once", p.wakeupsLost.Load(), rounds)
 }
 
 func retainedWithReplicaAck(t *testing.T) {
@@ -229,9 +210,7 @@ func retainedWithReplicaAck(t *testing.T) {
 	l := p.lock("x")
 	p.retains(l)
 	lease := p.must(l.RLock)
-	if err := replica.Client().ZScore(t.Context(), "{lock:x}:rwlock:holders", lease.Token()).Err(); err != nil {
-		t.Errorf("the replica does not have the lease by which a read was granted: %v", err)
-	}
+	check.Is(t, replica.Client().ZScore(t.Context(), "{lock:x}:rwlock:holders", lease.Token()).Err(), nil, "the replica does not have the lease by which a read was granted")
 	_ = lease.Release(t.Context())
 	writer.writes(writer.lock("x"))
 
@@ -241,12 +220,10 @@ func retainedWithReplicaAck(t *testing.T) {
 	before := p.local.Load()
 	_, err := l.RLock(t.Context())
 	var not *lockkeeper.NotAcknowledgedError
-	if !errors.As(err, &not) || p.local.Load() != before {
-		t.Errorf("without the replica: %v; %d reads inside", err, p.local.Load()-before)
-	}
-	if took := writer.writes(writer.lock("x")); took > promptly {
-		t.Errorf("the lease that was not acknowledged is kept; the writer waited for %v", took)
-	}
+	check.That(t, errors.As(err, &not) && p.local.Load() == before,
+		"without the replica: %v; %d reads inside", err, p.local.Load()-before)
+	took := writer.writes(writer.lock("x"))
+	check.That(t, took <= promptly, "the lease that was not acknowledged is kept; the writer waited for %v", took)
 	replica.Thaw()
 	p.retains(l)
 }
@@ -270,20 +247,18 @@ func retainingProcessStops(t *testing.T, how syscall.Signal) {
 	if how == syscall.SIGSTOP {
 		child.Signal(syscall.SIGCONT)
 		child.WriteLine("read")
-		if line := child.WaitForLine("read "); !strings.Contains(line, "deadline exceeded") {
-			t.Errorf("the process was continued while another one writes: %s", line)
-		}
+		line := child.WaitForLine("read ")
+		check.That(t, strings.Contains(line, "deadline exceeded"), "the process was continued while another one writes: %s", line)
 	}
 	must.Report(t, lease.Release(t.Context()))
-	if took := writer.writes(l); took > promptly {
-		t.Errorf("the second writer waited for %v", took)
-	}
+	took := writer.writes(l)
+	check.That(t, took <= promptly, "the second writer waited for %v", took)
 }
 
 // retainInChild retains a lease of the name x, prints so, and then reads once for each line of its input, without waiting long.
 func retainInChild(k *lockkeeper.Keeper, local func() bool) {
 	l, err := rwlock.New(k, "x", &rwlock.Options{TTL: 2 * ttl, Retain: true})
-	check(err)
+	exitOn(err)
 	read := func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), ttl/3)
 		defer cancel()
@@ -294,7 +269,7 @@ func retainInChild(k *lockkeeper.Keeper, local func() bool) {
 		return err
 	}
 	for !local() {
-		check(read())
+		exitOn(read())
 	}
 	fmt.Println("retained")
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
@@ -324,9 +299,7 @@ func manyRetainedNames(t *testing.T) {
 				}
 			}
 			left = not
-			if time.Since(began) > 30*time.Second {
-				t.Fatalf("%s: %d of %d names are not granted inside", what, len(left), many)
-			}
+			must.That(t, time.Since(began) <= 30*time.Second, "%s: %d of %d names are not granted inside", what, len(left), many)
 		}
 		t.Logf("%s: %v", what, time.Since(began))
 	}

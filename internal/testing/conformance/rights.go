@@ -3,11 +3,14 @@ package conformance
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/redis/go-redis/v9"
@@ -21,6 +24,29 @@ func documentedRule(t testing.TB) []any {
 		args = append(args, f)
 	}
 	return args
+}
+
+// newUser returns a client of a new user, who may do everything with any key and channel unless the rules say otherwise.
+func newUser(t testing.TB, s *redistest.Server, rules ...any) *redis.Client {
+	t.Helper()
+	name := fmt.Sprint("user", users.Add(1))
+	args := append([]any{"acl", "setuser", name, "on", ">pw", "&*", "+@all"}, rules...)
+	must.OK(t, s.Client().Do(context.Background(), args...).Err())
+	return clientOf(t, s, name, "pw")
+}
+
+var users atomic.Int64
+
+func clientOf(t testing.TB, s *redistest.Server, user, password string) *redis.Client {
+	rdb := redis.NewClient(&redis.Options{Addr: s.Addr, Username: user, Password: password})
+	t.Cleanup(func() { _ = rdb.Close() })
+	return rdb
+}
+
+// lockOf returns the lock x of a keeper with this client.
+func (w *World) lockOf(rdb *redis.Client) Locker {
+	w.Helper()
+	return must.Get(w.P.New(newKeeper(w, rdb, lockkeeper.Options{}), "x", Options{TTL: time.Minute}))(w)
 }
 
 // Rights runs a primitive as a user with the permissions in docs/operations.md and no more, on one server and on a
@@ -46,8 +72,7 @@ func Rights(t *testing.T, p Primitive) {
 }
 
 func runAsDocumentedUser(t *testing.T, p Primitive, servers []*redistest.Server, dial func(user, password string) redis.UniversalClient) {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
+	ctx := must.Within(t, 30*time.Second)
 	rule := documentedRule(t)
 	user := rule[2].(string)
 	for _, s := range servers {
@@ -62,25 +87,17 @@ func runAsDocumentedUser(t *testing.T, p Primitive, servers []*redistest.Server,
 	for range 2 {
 		rdb := dial(user, "change-me")
 		t.Cleanup(func() { _ = rdb.Close() })
-		k := must.Get(lockkeeper.New(rdb, &lockkeeper.Options{HeartbeatInterval: rareHeartbeat, Logger: logger, Hooks: lockkeeper.Hooks{
+		k := newKeeper(t, rdb, lockkeeper.Options{HeartbeatInterval: rareHeartbeat, Logger: logger, Hooks: lockkeeper.Hooks{
 			Queued:         func(lockkeeper.Event) { queued <- struct{}{} },
 			WakeupReceived: func(lockkeeper.Event) { received <- struct{}{} },
 			Renewed:        func(lockkeeper.Event) { renewed <- struct{}{} },
-		}}))(t)
-		t.Cleanup(func() { _ = k.Close() })
+		}})
 		locks = append(locks, must.Get(p.New(k, "orders:42", Options{TTL: 3 * time.Second}))(t))
 	}
 	for _, cancelled := range []bool{false, true} {
 		lease := must.Get(locks[0].Lock(ctx))(t)
 		wait, stop := context.WithCancel(ctx)
-		ended := make(chan error, 1)
-		go func() {
-			second, err := locks[1].Lock(wait)
-			if err == nil {
-				err = second.Release(ctx)
-			}
-			ended <- err
-		}()
+		ended := inBackground(func() error { return lockOnce(wait, locks[1].Lock) })
 		<-renewed
 		<-queued
 		if cancelled {
@@ -88,19 +105,14 @@ func runAsDocumentedUser(t *testing.T, p Primitive, servers []*redistest.Server,
 		} else {
 			must.Report(t, lease.Release(ctx))
 		}
-		if err := <-ended; (err != nil) != cancelled {
-			t.Errorf("a wait, cancelled %t: %v", cancelled, err)
-		}
+		err := <-ended
+		check.That(t, (err != nil) == cancelled, "a wait, cancelled %t: %v", cancelled, err)
 		must.Report(t, lease.Release(ctx))
 		stop()
 		for len(queued) > 0 {
 			<-queued
 		}
 	}
-	if len(received) == 0 {
-		t.Error("the wait was not ended by a message")
-	}
-	if log.Len() > 0 {
-		t.Errorf("logged:\n%s", log.String())
-	}
+	check.That(t, len(received) != 0, "the wait was not ended by a message")
+	check.That(t, log.Len() == 0, "logged:\n%s", log.String())
 }

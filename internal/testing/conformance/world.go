@@ -23,6 +23,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
@@ -142,9 +143,7 @@ func Run(t *testing.T, p Primitive) {
 	}
 	cases = append(cases, p.Cases...)
 	for _, name := range slices.Concat(p.Only, p.Slow) {
-		if !slices.ContainsFunc(cases, func(c Case) bool { return c.Name == name }) {
-			t.Errorf("there is no case %s", name)
-		}
+		check.That(t, slices.ContainsFunc(cases, func(c Case) bool { return c.Name == name }), "there is no case %s", name)
 	}
 	if p.Only != nil {
 		cases = slices.DeleteFunc(cases, func(c Case) bool { return !slices.Contains(p.Only, c.Name) })
@@ -296,9 +295,15 @@ func (w *World) must(err error) {
 // hold acquires the lock or ends the test.
 func (w *World) hold(l Locker) *lockkeeper.Lease {
 	w.Helper()
+	return w.mustAcquire(l.Lock)
+}
+
+// mustAcquire acquires a lease or ends the test.
+func (w *World) mustAcquire(f acquire) *lockkeeper.Lease {
+	w.Helper()
 	ctx, cancel := context.WithTimeout(w.ctx(), 20*time.Second)
 	defer cancel()
-	return must.Get(l.Lock(ctx))(w)
+	return must.Get(f(ctx))(w)
 }
 
 func (w *World) release(l *lockkeeper.Lease) {
@@ -309,8 +314,7 @@ func (w *World) release(l *lockkeeper.Lease) {
 // checkFree checks that the lock is free.
 func (w *World) checkFree(l Locker) {
 	w.Helper()
-	lease := must.Get(l.TryLock(w.ctx()))(w)
-	w.release(lease)
+	w.release(must.Get(l.TryLock(w.ctx()))(w))
 }
 
 // lockAsync starts a Lock in the background and returns a channel for its result.
@@ -320,8 +324,8 @@ func (w *World) lockAsync(ctx context.Context, l Locker) chan result { return w.
 func (w *World) start(ctx context.Context, call acquire) chan result {
 	ch := make(chan result, 1)
 	go func() {
-		lease, err := call(ctx)
-		ch <- result{lease, err, time.Now()}
+		g, err := leased(call(ctx))
+		ch <- result{g, err, time.Now()}
 	}()
 	return ch
 }
@@ -329,10 +333,21 @@ func (w *World) start(ctx context.Context, call acquire) chan result {
 // acquire is a call that returns a lease.
 type acquire = func(context.Context) (*lockkeeper.Lease, error)
 
+// result is how a call ended.
 type result struct {
+	grant
+	err error
+	at  time.Time
+}
+
+// grant is what a request was granted: a fence, and a lease if there is one.
+type grant struct {
+	fence uint64
 	lease *lockkeeper.Lease
-	err   error
-	at    time.Time
+}
+
+func leased(lease *lockkeeper.Lease, err error) (grant, error) {
+	return grant{lease.Fence(), lease}, err
 }
 
 // await waits for a result.
@@ -406,9 +421,7 @@ func (w *World) eventually(what string, is func() bool) {
 	w.Helper()
 	end := time.Now().Add(20 * time.Second)
 	for n := 0; !is(); n++ {
-		if time.Now().After(end) {
-			w.Fatalf("not within 20 s: %s", what)
-		}
+		must.That(w, !time.Now().After(end), "not within 20 s: %s", what)
 		if w.mini != nil && n > 20 { // virtual time costs as much as the commands in it
 			time.Sleep(40 * time.Millisecond)
 		} else {
@@ -444,17 +457,28 @@ func (w *World) onlyTakings(key string) bool {
 // checkClean checks that nothing remains at the server except metadata, which must expire.
 func (w *World) checkClean() {
 	w.Helper()
+	w.checkLeft(w.Real) // there a message may overtake a reply, and then a tombstone remains for a minute
+	w.checkAllKeysExpire()
+}
+
+// checkOnlyTombstones checks that nothing is left at the server but tombstones.
+func (w *World) checkOnlyTombstones() {
+	w.Helper()
+	w.checkLeft(true)
+}
+
+func (w *World) checkLeft(tombstones bool) {
+	w.Helper()
+	var left []string
 	defer func() {
-		if w.Failed() {
-			w.dump()
+		if len(left) > 0 {
+			w.Log("left:", left)
 		}
 	}()
-	if w.Real { // there a message may overtake a reply, and then a tombstone remains for a minute
-		w.checkOnlyTombstones()
-	} else {
-		w.eventually("nothing left behind", func() bool { return len(w.keys()) == 0 })
-	}
-	w.checkAllKeysExpire()
+	w.eventually("nothing left behind", func() bool {
+		left = slices.DeleteFunc(w.keys(), func(k string) bool { return tombstones && strings.HasSuffix(k, ":tombstones") })
+		return len(left) == 0
+	})
 }
 
 // checkAllKeysExpire checks that every key has its expiry.
@@ -462,36 +486,8 @@ func (w *World) checkAllKeysExpire() {
 	w.Helper()
 	all := must.Get(w.admin.Keys(w.ctx(), "*").Result())(w)
 	for _, k := range all {
-		if d, err := w.admin.PTTL(w.ctx(), k).Result(); err != nil || d == -1 {
-			w.Errorf("%s has no expiry (%v, %v)", k, d, err)
-		}
-	}
-}
-
-// checkOnlyTombstones checks that nothing is left at the server but tombstones.
-func (w *World) checkOnlyTombstones() {
-	w.Helper()
-	w.eventually("nothing left behind but tombstones", func() bool {
-		for _, k := range w.keys() {
-			if !strings.HasSuffix(k, ":tombstones") {
-				return false
-			}
-		}
-		return true
-	})
-}
-
-// dump logs all keys of the server.
-func (w *World) dump() {
-	for _, k := range w.keys() {
-		switch kind := w.admin.Type(w.ctx(), k).Val(); kind {
-		case "zset":
-			w.Log(k, w.admin.ZRangeWithScores(w.ctx(), k, 0, -1).Val(), w.admin.PTTL(w.ctx(), k).Val())
-		case "string":
-			w.Log(k, w.admin.Get(w.ctx(), k).Val(), w.admin.PTTL(w.ctx(), k).Val())
-		default:
-			w.Log(k, kind)
-		}
+		d, err := w.admin.PTTL(w.ctx(), k).Result()
+		check.That(w, err == nil && d != -1, "%s has no expiry (%v, %v)", k, d, err)
 	}
 }
 
@@ -504,23 +500,15 @@ func (w *World) checkError(err error, want ...error) {
 		want[i] = lockkeeper.ErrUnavailable // the first reply was still under way, or the machine is slow
 	}
 	for _, e := range want {
-		if !errors.Is(err, e) {
-			w.Errorf("the error is not %q: %v", e, err)
-		}
+		check.Is(w, err, e, "the error is not %q", e)
 	}
-	if err != nil && strings.Contains(err.Error(), "\n") {
-		w.Errorf("the error has more than one line: %q", err)
-	}
-	if err != nil && strings.Count(err.Error(), "lockkeeper: ") > 1 {
-		w.Errorf("the error names the package twice: %q", err)
-	}
+	check.That(w, err == nil || !strings.Contains(err.Error(), "\n"), "the error has more than one line: %q", err)
+	check.That(w, err == nil || strings.Count(err.Error(), "lockkeeper: ") <= 1, "the error names the package twice: %q", err)
 	for _, e := range []error{lockkeeper.ErrNotAcquired, lockkeeper.ErrUnavailable, lockkeeper.ErrLost, lockkeeper.ErrReleased, lockkeeper.ErrClosed, lockkeeper.ErrInvalid} {
 		if e == lockkeeper.ErrUnavailable && slices.Contains(want, lockkeeper.ErrLost) {
 			continue // it may be the cause
 		}
-		if errors.Is(err, e) && !slices.Contains(want, e) {
-			w.Errorf("the error is also %q: %v", e, err)
-		}
+		check.That(w, !errors.Is(err, e) || slices.Contains(want, e), "the error is also %q: %v", e, err)
 	}
 }
 

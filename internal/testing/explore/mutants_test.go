@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/mutation"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
@@ -18,9 +19,7 @@ func replace(t *testing.T, set *lua.Set, old, new string) func(string) string {
 	for _, s := range set.Scripts() {
 		found = found || strings.Contains(s.Text, old)
 	}
-	if !found {
-		t.Fatalf("no script of %s has %q", set.Kind, old)
-	}
+	must.That(t, found, "no script of %s has %q", set.Kind, old)
 	return func(text string) string { return strings.ReplaceAll(text, old, new) }
 }
 
@@ -333,9 +332,8 @@ func TestSearchFindsDeliberateBugs(t *testing.T) {
 				limit *= 10
 			}
 			r := searched(t, &c, limit)
-			if !strings.Contains(r.problem, x.problem) || r.problem == "" {
-				t.Fatalf("%d states, ended: %v, problem: %q", r.states, r.ended, r.problem)
-			}
+			must.That(t, strings.Contains(r.problem, x.problem) && r.problem != "",
+				"%d states, ended: %v, problem: %q", r.states, r.ended, r.problem)
 			t.Logf("after %d states: %s\n%s", r.states, r.problem, strings.Join(r.path, "\n"))
 		})
 	}
@@ -345,8 +343,6 @@ func TestSearchFindsDeliberateBugs(t *testing.T) {
 func findInBinary(t *testing.T, binary, name string) {
 	t.Helper()
 	out, err := exec.Command(binary, "-test.run=^TestSearchFindsDeliberateBugs$/^"+regexp.QuoteMeta(name)+"$", "-test.v", "-mutated").CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v:\n%s", err, out)
-	}
+	must.That(t, err == nil, "%v:\n%s", err, out)
 	t.Logf("%s", out)
 }

@@ -18,6 +18,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
 
 // The bounds. A package that exceeds one is divided where few names cross the cut, not into more files. The bound of the core keeps it from
@@ -47,26 +50,19 @@ func TestLayout(t *testing.T) {
 		knot := largestKnot(reach(t, p, files, packages))
 		total += lines
 		t.Logf("%-12s %5d lines, %2d files, %2d in a knot: %s", name, lines, len(p.GoFiles), len(knot), strings.Join(knot, " "))
-		if lines > maxPackageLines {
-			t.Errorf("%s has %d lines, more than %d", name, lines, maxPackageLines)
-		}
-		if len(knot) > maxKnot {
-			t.Errorf("%d files of %s all reach one another, more than %d: %s", len(knot), name, maxKnot, strings.Join(knot, " "))
-		}
+		check.That(t, lines <= maxPackageLines, "%s has %d lines, more than %d", name, lines, maxPackageLines)
+		check.That(t, len(knot) <= maxKnot,
+			"%d files of %s all reach one another, more than %d: %s", len(knot), name, maxKnot, strings.Join(knot, " "))
 	}
 	t.Logf("%-12s %5d lines", "the core", total)
-	if total > maxCoreLines {
-		t.Errorf("the core has %d lines, more than %d", total, maxCoreLines)
-	}
+	check.That(t, total <= maxCoreLines, "the core has %d lines, more than %d", total, maxCoreLines)
 }
 
 // corePackages returns the names of the folders of internal that are of the core.
 func corePackages(t *testing.T) (names []string) {
 	t.Helper()
 	entries, err := os.ReadDir("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for _, e := range entries {
 		if e.IsDir() && e.Name() != "testing" && e.Name() != "cli" {
 			names = append(names, e.Name())
@@ -85,9 +81,7 @@ func list(t *testing.T, core []string) map[string]*pkg {
 	cmd := exec.Command("go", args...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	packages := map[string]*pkg{}
 	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
 		p := &pkg{}
@@ -107,9 +101,7 @@ func parse(t *testing.T, p *pkg) (lines int, files []*ast.File) {
 	t.Helper()
 	for _, name := range p.GoFiles {
 		f, err := parser.ParseFile(fset, filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		files = append(files, f)
 		lines += fset.File(f.Pos()).LineCount()
 	}
@@ -131,9 +123,7 @@ func reach(t *testing.T, p *pkg, files []*ast.File, packages map[string]*pkg) gr
 	info := &types.Info{Uses: map[*ast.Ident]types.Object{}}
 	cfg := types.Config{Importer: importer.ForCompiler(fset, "gc", lookup)}
 	checked, err := cfg.Check(p.ImportPath, fset, files, info)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	g := graph{}
 	for _, name := range p.GoFiles {
 		g[name] = map[string]bool{}
@@ -191,7 +181,6 @@ func TestLargestKnot(t *testing.T) {
 		"a": {"b": true}, "b": {"c": true}, "c": {"a": true, "d": true},
 		"d": {"e": true}, "e": {"d": true}, "f": {"a": true},
 	}
-	if got := largestKnot(g); !slices.Equal(got, []string{"a", "b", "c"}) {
-		t.Errorf("found %v", got)
-	}
+	got := largestKnot(g)
+	check.That(t, slices.Equal(got, []string{"a", "b", "c"}), "found %v", got)
 }

@@ -7,6 +7,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
 
 // maxRootNames bounds what the root package exports. What only some users need has a package of its own, as operators have admin.
@@ -16,18 +19,14 @@ const maxRootNames = 30
 // do not.
 func TestRootNames(t *testing.T) {
 	paths, err := filepath.Glob("../../../*.go")
-	if err != nil || len(paths) == 0 {
-		t.Fatalf("%d files, %v", len(paths), err)
-	}
+	must.That(t, err == nil && len(paths) != 0, "%d files, %v", len(paths), err)
 	var names []string
 	for _, path := range paths {
 		if strings.HasSuffix(path, "_test.go") {
 			continue
 		}
 		f, err := parser.ParseFile(fset, path, nil, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		for _, decl := range f.Decls {
 			names = append(names, declared(decl)...)
 		}
@@ -35,9 +34,8 @@ func TestRootNames(t *testing.T) {
 	names = slices.DeleteFunc(names, func(name string) bool { return !ast.IsExported(name) })
 	slices.Sort(names)
 	t.Logf("%d names: %s", len(names), strings.Join(names, " "))
-	if len(names) > maxRootNames {
-		t.Errorf("the root package exports %d names, more than %d: %s", len(names), maxRootNames, strings.Join(names, " "))
-	}
+	check.That(t, len(names) <= maxRootNames,
+		"the root package exports %d names, more than %d: %s", len(names), maxRootNames, strings.Join(names, " "))
 }
 
 // declared returns the names that a declaration adds to its package.

@@ -1,7 +1,11 @@
 // Package must ends a test when something fails that the test does not check, but needs.
 package must
 
-import "testing"
+import (
+	"context"
+	"testing"
+	"time"
+)
 
 // OK ends the test if there is an error. It may be called only in the goroutine of the test.
 func OK(t testing.TB, err error) {
@@ -27,5 +31,20 @@ func Get[T any](value T, err error) func(testing.TB) T {
 		t.Helper()
 		OK(t, err)
 		return value
+	}
+}
+
+// Within returns a context that ends after a while, so that calls which hang fail, or with the test.
+func Within(t testing.TB, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// That ends the test unless ok is set. Package check lets it go on.
+func That(t testing.TB, ok bool, format string, args ...any) {
+	if !ok {
+		t.Helper()
+		t.Fatalf(format, args...)
 	}
 }

@@ -5,21 +5,19 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
 
 // TestPageIsGenerated: docs/options.md is what go generate writes.
 func TestPageIsGenerated(t *testing.T) {
 	want, err := generate("../../..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	got, err := os.ReadFile("../../../docs/options.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(got) != want {
-		t.Error("docs/options.md differs from the comments of the options. In the root of the module, run: go generate .")
-	}
+	must.OK(t, err)
+	check.That(t, string(got) == want,
+		"docs/options.md differs from the comments of the options. In the root of the module, run: go generate .")
 }
 
 func TestGenerate(t *testing.T) {
@@ -36,12 +34,8 @@ func TestGenerate(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			root := t.TempDir()
 			for dir, source := range map[string]string{"a": x.source, "tools": "type Options struct {\n// No is.\nNo int\n}"} {
-				if err := os.Mkdir(filepath.Join(root, dir), 0o755); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.WriteFile(filepath.Join(root, dir, "x.go"), []byte("// Package a is\n//\n// # Some facts\n//\n// here.\npackage a\n"+source), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, os.Mkdir(filepath.Join(root, dir), 0o755))
+				must.OK(t, os.WriteFile(filepath.Join(root, dir, "x.go"), []byte("// Package a is\n//\n// # Some facts\n//\n// here.\npackage a\n"+source), 0o644))
 			}
 			page, err := generate(root)
 			switch {

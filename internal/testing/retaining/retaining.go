@@ -14,8 +14,10 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/admin"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -99,9 +101,7 @@ func Run(t *testing.T, lock New, test func(s *embedded.Server, p, other *Process
 // Must ends the test if there is an error.
 func (p *Process) Must(err error) {
 	p.t.Helper()
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	must.OK(p.t, err)
 }
 
 // Enter acquires a lease that the process may grant inside.
@@ -124,9 +124,7 @@ func (p *Process) Retained() *lockkeeper.Lease {
 	p.Leave(p.Enter()) // it subscribes
 	synctest.Wait()
 	p.Leave(p.Enter()) // it retains
-	if !p.Local() {
-		p.t.Fatal("no lease is retained")
-	}
+	must.That(p.t, p.Local(), "no lease is retained")
 	return p.Enter()
 }
 
@@ -167,9 +165,7 @@ func (p *Process) waits(acquire Acquire) chan *lockkeeper.Lease {
 	granted := make(chan *lockkeeper.Lease, 1)
 	go func() {
 		l, err := acquire(ctx)
-		if err != nil {
-			p.t.Error(err)
-		}
+		must.Report(p.t, err)
 		granted <- l
 	}()
 	synctest.Wait()
@@ -213,35 +209,26 @@ func Test(t *testing.T, lock New) {
 func unusedDelaysNobody(s *embedded.Server, p, other *Process) {
 	p.Leave(p.Retained())
 	began := time.Now()
-	if _, err := other.lock.TryAlone(ctx); !errors.Is(err, lockkeeper.ErrNotAcquired) {
-		s.Errorf("a try while another process retains a lease: %v", err)
-	}
+	check.Is(s, check.ErrorOf(other.lock.TryAlone(ctx)), lockkeeper.ErrNotAcquired, "a try while another process retains a lease")
 	synctest.Wait()
 	l, err := other.lock.TryAlone(ctx) // the first has recalled it
 	other.Must(err)
-	if _, err := p.lock.TryAlone(ctx); !errors.Is(err, lockkeeper.ErrNotAcquired) {
-		s.Errorf("a try while another process holds it: %v", err)
-	}
+	check.Is(s, check.ErrorOf(p.lock.TryAlone(ctx)), lockkeeper.ErrNotAcquired, "a try while another process holds it")
 	other.Leave(l)
 
 	time.Sleep(time.Minute)
 	p.Leave(p.Retained())
 	var granted chan *lockkeeper.Lease
-	if n := p.Scripts(func() { granted = other.Waits() }); n != 1 {
-		s.Errorf("the lease was given back by %d scripts", n)
-	}
-	if !IsGranted(granted) || time.Since(began) > time.Minute {
-		s.Error("a process waits with nobody inside")
-	}
+	n := p.Scripts(func() { granted = other.Waits() })
+	check.That(s, n == 1, "the lease was given back by %d scripts", n)
+	check.That(s, IsGranted(granted) && time.Since(began) <= time.Minute, "a process waits with nobody inside")
 	other.Leave(<-granted)
 
 	time.Sleep(time.Minute)
 	p.Leave(p.Retained())
 	time.Sleep(TTL * 7 / 3)
 	l, err = other.lock.TryAlone(ctx)
-	if err != nil {
-		s.Fatalf("a lease that was not used for its ttl is kept: %v", err)
-	}
+	must.That(s, err == nil, "a lease that was not used for its ttl is kept: %v", err)
 	other.Leave(l)
 }
 
@@ -251,21 +238,15 @@ func notBelievedPastDeadline(s *embedded.Server, p, _ *Process) {
 		work := inside.Context(ctx)
 		p.Net.Break("evalsha", 1000, faultnet.LoseRequest) // and not the subscription
 		time.Sleep(time.Until(inside.Deadline()) - 1)
-		if inside.Err() != nil {
-			s.Error("lost too early")
-		}
+		check.That(s, inside.Err() == nil, "lost too early")
 		if idle {
 			_ = inside.Release(ctx)
 		}
 		time.Sleep(time.Nanosecond)
-		if p.LocalNow() {
-			s.Error("granted inside after the deadline")
-		}
+		check.That(s, !p.LocalNow(), "granted inside after the deadline")
 		if !idle {
 			for _, err := range []error{inside.Err(), context.Cause(work), inside.Release(ctx)} {
-				if !errors.Is(err, lockkeeper.ErrLost) {
-					s.Errorf("not lost: %v", err)
-				}
+				check.Is(s, err, lockkeeper.ErrLost, "not lost")
 			}
 		}
 		p.Net.Restore()
@@ -279,9 +260,8 @@ func releaseAfterCloseReported(s *embedded.Server, p, _ *Process) {
 	p.Must(p.Close())
 	p.Leave(inside)
 	p.Leave(inside)
-	if events := p.Events(); events != "[released true]" {
-		s.Errorf("the hooks were told of %s", events)
-	}
+	events := p.Events()
+	check.That(s, events == "[released true]", "the hooks were told of %s", events)
 }
 
 // holders returns who holds the lock, as another process sees it.
@@ -297,9 +277,8 @@ func grantsAreByOneLease(s *embedded.Server, p, other *Process) {
 	token, fence, deadline := first.Token(), first.Fence(), first.Deadline()
 	work := first.Context(ctx)
 	p.Leave(first)
-	if !errors.Is(first.Err(), lockkeeper.ErrReleased) || !errors.Is(context.Cause(work), lockkeeper.ErrReleased) {
-		s.Errorf("after Release: %v, %v", first.Err(), context.Cause(work))
-	}
+	check.That(s, errors.Is(first.Err(), lockkeeper.ErrReleased) && errors.Is(context.Cause(work), lockkeeper.ErrReleased),
+		"after Release: %v, %v", first.Err(), context.Cause(work))
 	select {
 	case <-first.Done():
 	default:
@@ -307,43 +286,31 @@ func grantsAreByOneLease(s *embedded.Server, p, other *Process) {
 	}
 	p.Leave(first)
 	var l *lockkeeper.Lease
-	if n := p.Scripts(func() {
+	n := p.Scripts(func() {
 		for range 100 {
 			p.Leave(p.Enter())
 		}
 		l = p.Enter()
-	}); n != 0 {
-		s.Errorf("100 grants took %d scripts", n)
-	}
-	if l.Token() != token || l.Fence() != fence || !l.Deadline().Equal(deadline) || l.Name() != "x" || l.Err() != nil {
-		s.Errorf("%s, fence %d, until %v, %v", l.Token(), l.Fence(), l.Deadline(), l.Err())
-	}
+	})
+	check.That(s, n == 0, "100 grants took %d scripts", n)
+	check.That(s, l.Token() == token && l.Fence() == fence && l.Deadline().Equal(deadline) && l.Name() == "x" && l.Err() == nil,
+		"%s, fence %d, until %v, %v", l.Token(), l.Fence(), l.Deadline(), l.Err())
 	p.Leave(first) // again, while another caller is inside
-	if l.Err() != nil {
-		s.Error("a second Release of an earlier lease has ended this one")
-	}
-	if h := other.holders(); len(h) != 1 || h[0].Token != token || h[0].Fence != fence {
-		s.Errorf("holders: %+v; want one, %s with fence %d", h, token, fence)
-	}
+	check.That(s, l.Err() == nil, "a second Release of an earlier lease has ended this one")
+	h := other.holders()
+	check.That(s, len(h) == 1 && h[0].Token == token && h[0].Fence == fence, "holders: %+v; want one, %s with fence %d", h, token, fence)
 	time.Sleep(time.Minute) // it is renewed while somebody is inside
-	if l.Err() != nil {
-		s.Errorf("lost: %v", l.Err())
-	}
+	check.Is(s, l.Err(), nil, "lost")
 	p.Leave(l)
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
-	if _, err := p.lock.Inside(ended); !errors.Is(err, context.Canceled) {
-		s.Errorf("with a context that has ended: %v", err)
-	}
+	_, err := p.lock.Inside(ended)
+	check.Is(s, err, context.Canceled, "with a context that has ended")
 	p.Must(p.lock.Do(ctx, func(ctx context.Context, f uint64) error {
-		if f != fence {
-			s.Errorf("Do has fence %d", f)
-		}
+		check.That(s, f == fence, "Do has fence %d", f)
 		return ctx.Err()
 	}))
-	if !p.Local() {
-		s.Error("Do has not released it")
-	}
+	check.That(s, p.Local(), "Do has not released it")
 }
 
 func recalled(s *embedded.Server, p, other *Process) {
@@ -360,44 +327,30 @@ func recalled(s *embedded.Server, p, other *Process) {
 	began := time.Now()
 	elsewhere := other.Waits()
 	local = append(local, p.WaitsInside())
-	if IsGranted(local[len(local)-1]) {
-		s.Fatal("a caller passes another process that waits")
-	}
+	must.That(s, !IsGranted(local[len(local)-1]), "a caller passes another process that waits")
 	for _, l := range inside {
-		if IsGranted(elsewhere) {
-			s.Fatal("two processes hold the lock")
-		}
+		must.That(s, !IsGranted(elsewhere), "two processes hold the lock")
 		p.Leave(l)
 	}
 	if !IsGranted(elsewhere) || IsGranted(local[0]) || time.Since(began) != 0 {
 		s.Fatalf("the lock is not with the process that waited, but in this one: %v; after %v", IsGranted(local[0]), time.Since(began))
 	}
 	last := <-elsewhere
-	if last.Fence() <= inside[0].Fence() {
-		s.Error("the fence does not rise")
-	}
+	check.That(s, last.Fence() > inside[0].Fence(), "the fence does not rise")
 	other.Leave(last)
 	for i, w := range local {
-		if !IsGranted(w) {
-			s.Fatalf("waiter %d has lost its turn by the recall", i)
-		}
+		must.That(s, IsGranted(w), "waiter %d has lost its turn by the recall", i)
 		l := <-w
-		if l.Fence() <= last.Fence() {
-			s.Error("the fence does not rise")
-		}
+		check.That(s, l.Fence() > last.Fence(), "the fence does not rise")
 		last = l
 		p.Leave(l)
 	}
-	if p.Local() {
-		s.Error("retained again at once after a recall")
-	}
+	check.That(s, !p.Local(), "retained again at once after a recall")
 	time.Sleep(time.Minute)
 	for range 20 {
 		p.Leave(p.Enter())
 	}
-	if !p.Local() {
-		s.Error("not retained again")
-	}
+	check.That(s, p.Local(), "not retained again")
 }
 
 // lostRecall checks that a subscription on which a recall did not come is replaced as well, so that the next recall comes.
@@ -411,31 +364,21 @@ func lostRecall(s *embedded.Server, p, other *Process) {
 		}
 		p.Net.BlackholeSubscriptions()
 		elsewhere := other.Waits()
-		if IsGranted(elsewhere) || !used && !p.LocalNow() {
-			s.Fatal("a recall has come")
-		}
+		must.That(s, !IsGranted(elsewhere) && (used || p.LocalNow()), "a recall has come")
 		time.Sleep(TTL/3 + 100*time.Millisecond) // for a renewal
-		if p.LocalNow() {
-			s.Error("granted inside although a renewal has told of the recall")
-		}
+		check.That(s, !p.LocalNow(), "granted inside although a renewal has told of the recall")
 		if used {
-			if IsGranted(elsewhere) {
-				s.Fatal("two processes hold the lock")
-			}
+			must.That(s, !IsGranted(elsewhere), "two processes hold the lock")
 			p.Leave(inside)
 		}
-		if !IsGranted(elsewhere) {
-			s.Fatal("the lease is retained although a renewal has told that it was recalled")
-		}
+		must.That(s, IsGranted(elsewhere), "the lease is retained although a renewal has told that it was recalled")
 		other.Leave(<-elsewhere)
 		time.Sleep(time.Minute)
 
 		p.Leave(p.Retained())
 		began := time.Now()
 		other.Leave(<-other.Waits())
-		if d := time.Since(began); d > 0 {
-			s.Errorf("used %t: after the next recall the other process waited for %v", used, d)
-		}
+		check.That(s, time.Since(began) <= 0, "used %t: after the next recall the other process waited for %v", used, time.Since(began))
 		time.Sleep(time.Minute)
 	}
 }
@@ -452,18 +395,13 @@ func closeEnds(s *embedded.Server, p, other *Process) {
 		synctest.Wait()
 	}
 	p.Must(p.Close())
-	if !errors.Is(inside.Err(), lockkeeper.ErrReleased) || !errors.Is(context.Cause(work), lockkeeper.ErrReleased) {
-		s.Errorf("%v, %v", inside.Err(), context.Cause(work))
-	}
+	check.That(s, errors.Is(inside.Err(), lockkeeper.ErrReleased) && errors.Is(context.Cause(work), lockkeeper.ErrReleased),
+		"%v, %v", inside.Err(), context.Cause(work))
 	for range 2 {
-		if err := <-waiting; !errors.Is(err, lockkeeper.ErrClosed) {
-			s.Errorf("a waiter: %v", err)
-		}
+		check.Is(s, <-waiting, lockkeeper.ErrClosed, "a waiter")
 	}
 	for _, acquire := range []Acquire{p.lock.Inside, p.lock.TryAlone} {
-		if _, err := acquire(ctx); !errors.Is(err, lockkeeper.ErrClosed) {
-			s.Errorf("of a closed keeper: %v", err)
-		}
+		check.Is(s, check.ErrorOf(acquire(ctx)), lockkeeper.ErrClosed, "of a closed keeper")
 	}
 	p.Leave(inside)
 	l, err := other.lock.TryAlone(ctx)
@@ -474,27 +412,18 @@ func closeEnds(s *embedded.Server, p, other *Process) {
 func extendedServesOne(s *embedded.Server, p, other *Process) {
 	inside := p.Retained()
 	p.Must(inside.Extend(ctx, time.Minute))
-	if left := time.Until(inside.Deadline()); left < 59*time.Second {
-		s.Errorf("it lasts for %v", left)
-	}
+	check.That(s, time.Until(inside.Deadline()) >= 59*time.Second, "it lasts for %v", time.Until(inside.Deadline()))
 	waiting := p.Waits()
 	p.Must(inside.Extend(ctx, time.Second))
-	if left := time.Until(inside.Deadline()); left > time.Second {
-		s.Errorf("it lasts for %v", left)
-	}
+	check.That(s, time.Until(inside.Deadline()) <= time.Second, "it lasts for %v", time.Until(inside.Deadline()))
 	time.Sleep(time.Minute)
-	if inside.Err() != nil {
-		s.Errorf("it is not renewed: %v", inside.Err())
-	}
+	check.Is(s, inside.Err(), nil, "it is not renewed")
 	p.Leave(inside)
 	l := <-waiting
-	if l.Fence() <= inside.Fence() {
-		s.Error("a lease that was extended serves another caller")
-	}
+	check.That(s, l.Fence() > inside.Fence(), "a lease that was extended serves another caller")
 	p.Leave(l)
-	if h := other.holders(); len(h) > 0 && h[0].Token == inside.Token() {
-		s.Errorf("the lease that was extended is retained: %+v", h)
-	}
+	h := other.holders()
+	check.That(s, len(h) == 0 || h[0].Token != inside.Token(), "the lease that was extended is retained: %+v", h)
 }
 
 // hooks checks what the hooks are told, and whether each event is about a grant inside.
@@ -511,23 +440,18 @@ func hooks(s *embedded.Server, p, other *Process) {
 		want += " start false done true start false released true done true released true"
 	}
 	other.Leave(<-other.Waits())
-	if got := p.Events(); got != "["+want+" recalled false]" {
-		s.Errorf("events: %s; want %s, and a recall", got, want)
-	}
+	got := p.Events()
+	check.That(s, got == "["+want+" recalled false]", "events: %s; want %s, and a recall", got, want)
 }
 
 func refused(s *embedded.Server, p, other *Process) {
 	for _, o := range []Options{{NoRenewal: true}, {MaxLifetime: time.Hour}} {
 		o.Retain = true
-		if _, err := p.new(p.Keeper, o); !errors.Is(err, lockkeeper.ErrInvalid) {
-			s.Errorf("%+v: %v", o, err)
-		}
+		check.Is(s, check.ErrorOf(p.new(p.Keeper, o)), lockkeeper.ErrInvalid, "%+v", o)
 	}
 	inside := p.Retained()
 	for _, q := range []*Process{p, other} {
-		if _, err := q.lock.Adopt(ctx, inside.Token()); !errors.Is(err, lockkeeper.ErrInvalid) {
-			s.Errorf("Adopt: %v", err)
-		}
+		check.Is(s, check.ErrorOf(q.lock.Adopt(ctx, inside.Token())), lockkeeper.ErrInvalid, "Adopt")
 	}
 	p.Leave(inside)
 	plain := <-other.Waits() // it can be adopted where Retain is set
