@@ -5,7 +5,6 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/testing/benchmarks"
-	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/lockkeeper/lockkeeper/rwlock"
 )
 
@@ -26,7 +25,5 @@ func BenchmarkUncontended(b *testing.B) {
 func BenchmarkHandoff(b *testing.B) { benchmarks.Handoff(b, writer, 1, 64) }
 
 func BenchmarkContended(b *testing.B) { benchmarks.Contended(b, writer, 8, 64) }
-
-func BenchmarkScale(b *testing.B) { benchmarks.ScaleReaders(b, reader, lua.RWLock, 10, 1000, 10000) }
 
 func BenchmarkAdmit(b *testing.B) { benchmarks.Admit(b, 1000, writer, reader) }

@@ -11,6 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/fair"
 	"github.com/lockkeeper/lockkeeper/internal/testing/benchmarks"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/mutex"
@@ -218,9 +219,7 @@ func (n *counter) once(l acquire) { n.give(n.get(l)) }
 func (n *counter) get(l acquire) *lockkeeper.Lease {
 	time.Sleep(time.Millisecond)
 	lease, err := l(ctx)
-	if err != nil {
-		n.Error(err)
-	}
+	must.Report(n, err)
 	return lease
 }
 
@@ -232,9 +231,7 @@ func (n *counter) give(l *lockkeeper.Lease) {
 func (n *counter) check(what string, got, most float64) {
 	n.Helper()
 	n.Logf("%s: %.2f, at most %.2f", what, got, most)
-	if got > most {
-		n.Errorf("%s: %.2f, at most %.2f", what, got, most)
-	}
+	check.That(n, got <= most, "%s: %.2f, at most %.2f", what, got, most)
 }
 
 // counts is the number of calls of each command, including those in scripts.

@@ -17,7 +17,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"io"
 	"log/slog"
 	"runtime"
 	"slices"
@@ -39,6 +38,12 @@ import (
 type Locker interface {
 	Lock(ctx context.Context) (*lockkeeper.Lease, error)
 }
+
+// Func is a Locker that is one function.
+type Func func(ctx context.Context) (*lockkeeper.Lease, error)
+
+// Lock is part of Locker.
+func (f Func) Lock(ctx context.Context) (*lockkeeper.Lease, error) { return f(ctx) }
 
 // New creates a Locker.
 type New func(k *lockkeeper.Keeper, name string) (Locker, error)
@@ -64,17 +69,12 @@ func start(b *testing.B, n New) *bench {
 }
 
 // keeper returns a keeper with connections of its own.
-func (b *bench) keeper() (*lockkeeper.Keeper, *redis.Client) {
+func (b *bench) keeper(o lockkeeper.Options) *lockkeeper.Keeper {
 	b.Helper()
-	return b.keeperWith(lockkeeper.Hooks{})
-}
-
-func (b *bench) keeperWith(h lockkeeper.Hooks) (*lockkeeper.Keeper, *redis.Client) {
-	b.Helper()
-	rdb := b.s.Client()
-	k := must.Get(lockkeeper.New(rdb, &lockkeeper.Options{Hooks: h, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}))(b)
+	o.Logger = slog.New(slog.DiscardHandler)
+	k := must.Get(lockkeeper.New(b.s.Client(), &o))(b)
 	b.Cleanup(func() { _ = k.Close() })
-	return k, rdb
+	return k
 }
 
 func (b *bench) lock(k *lockkeeper.Keeper, name string) Locker {
@@ -95,9 +95,7 @@ func (b *bench) once(l Locker) {
 	if err == nil {
 		err = lease.Release(ctx)
 	}
-	if err != nil {
-		b.Error(err)
-	}
+	must.Report(b, err)
 }
 
 const compareAndDelete = `if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`
@@ -128,6 +126,22 @@ func (b *bench) floor(rdb *redis.Client) func(name string) {
 	}
 }
 
+// locks returns the lock x in so many keepers, and a channel that is told of each waiter when it is in the queue.
+func (b *bench) locks(keepers, waiters int) (locks []Locker, inLine chan struct{}) {
+	b.Helper()
+	inLine = make(chan struct{}, waiters)
+	var seen sync.Map
+	for range keepers {
+		k := b.keeper(lockkeeper.Options{Hooks: lockkeeper.Hooks{Queued: func(e lockkeeper.Event) {
+			if _, again := seen.LoadOrStore(e.Token, nil); !again {
+				inLine <- struct{}{}
+			}
+		}}})
+		locks = append(locks, b.lock(k, "x"))
+	}
+	return locks, inLine
+}
+
 // turns runs two sides in turns, each for blocks of operations, and returns the time per operation of each block.
 // The side that begins alternates.
 func turns(n, block int, a, z func(ops int)) (as, zs []float64) {
@@ -151,19 +165,16 @@ func turns(n, block int, a, z func(ops int)) (as, zs []float64) {
 }
 
 // blocks runs operations in blocks, and returns the median of the server's time for scripts per operation of each: server time is noisy on
-// a shared machine. prepare, if not nil, is called before each block and is not measured.
-func (b *bench) blocks(prepare func(ops int), op func(i int)) float64 {
+// a shared machine.
+func (b *bench) blocks(op func()) float64 {
 	b.Helper()
 	var list []float64
 	for left := b.N; left > 0; {
 		ops := min(left, 500)
 		left -= ops
-		if prepare != nil {
-			prepare(ops)
-		}
 		b.resetStats()
-		for i := range ops {
-			op(i)
+		for range ops {
+			op()
 		}
 		list = append(list, b.stats()["evalsha"].Micros/float64(ops))
 	}
@@ -173,9 +184,7 @@ func (b *bench) blocks(prepare func(ops int), op func(i int)) float64 {
 // Uncontended is one goroutine that locks and releases, beside the floor.
 func Uncontended(b *testing.B, n New) {
 	m := start(b, n)
-	k, rdb := m.keeper()
-	l := m.lock(k, "x")
-	floor := m.floor(rdb)
+	l, floor := m.lock(m.keeper(lockkeeper.Options{}), "x"), m.floor(m.s.Client())
 	for range 500 {
 		m.once(l)
 		floor("floor")
@@ -206,10 +215,8 @@ func Uncontended(b *testing.B, n New) {
 func Acknowledged(b *testing.B, n New) {
 	m := start(b, n)
 	redistest.StartReplica(b, m.s)
-	k := must.Get(lockkeeper.New(m.s.Client(), &lockkeeper.Options{ReplicaAck: lockkeeper.ReplicaAck{Replicas: 1}}))(m)
-	b.Cleanup(func() { _ = k.Close() })
-	plain, _ := m.keeper()
-	safe, fast := m.lock(k, "x"), m.lock(plain, "y")
+	k := m.keeper(lockkeeper.Options{ReplicaAck: lockkeeper.ReplicaAck{Replicas: 1}})
+	safe, fast := m.lock(k, "x"), m.lock(m.keeper(lockkeeper.Options{}), "y")
 	for range 200 {
 		m.once(safe)
 		m.once(fast)
@@ -240,18 +247,7 @@ func handoff(b *testing.B, n New, waiters int) {
 	m := start(b, n)
 	// The holder waits until all others are in the queue, sends a PING, and releases: nothing else runs then, and no
 	// process has slept, so both sides find the machine in the same state.
-	inLine := make(chan struct{}, waiters+1)
-	var seen sync.Map
-	hooks := lockkeeper.Hooks{Queued: func(e lockkeeper.Event) {
-		if _, again := seen.LoadOrStore(e.Token, nil); !again {
-			inLine <- struct{}{}
-		}
-	}}
-	var locks []Locker
-	for range min(waiters+1, 100) {
-		k, _ := m.keeperWith(hooks)
-		locks = append(locks, m.lock(k, "x"))
-	}
+	locks, inLine := m.locks(min(waiters+1, 100), waiters+1)
 	warm := int64(200)
 	total := warm + int64(b.N)
 	var released, turn int64 // when Release was called, how many turns there were: the holder's alone
@@ -318,8 +314,7 @@ func Contended(b *testing.B, n New, keepers ...int) {
 			m := start(b, n)
 			var locks []Locker
 			for range w {
-				k, _ := m.keeper()
-				locks = append(locks, m.lock(k, "x"))
+				locks = append(locks, m.lock(m.keeper(lockkeeper.Options{}), "x"))
 			}
 			var left atomic.Int64
 			round := func(ops int) {
@@ -360,25 +355,15 @@ func Idle(b *testing.B, n New, waiters ...int) {
 func idle(b *testing.B, n New, waiters int) {
 	const keepers = 10
 	m := start(b, n)
-	k, _ := m.keeper()
-	lease := must.Get(m.lock(k, "x").Lock(ctx))(m)
-	waiting := make(chan struct{}, waiters)
+	lease := must.Get(m.lock(m.keeper(lockkeeper.Options{}), "x").Lock(ctx))(m)
 	var wg sync.WaitGroup
 	b.Cleanup(wg.Wait) // after all keepers have been closed
-	for i := range keepers {
-		k, _ := m.keeperWith(lockkeeper.Hooks{Queued: func(lockkeeper.Event) {
-			select {
-			case waiting <- struct{}{}:
-			default:
-			}
-		}})
-		l := m.lock(k, "x")
-		for j := i; j < waiters; j += keepers {
-			wg.Go(func() { _, _ = l.Lock(ctx) })
-		}
+	locks, inLine := m.locks(keepers, waiters)
+	for i := range waiters {
+		wg.Go(func() { _, _ = locks[i%keepers].Lock(ctx) })
 	}
 	for range waiters {
-		<-waiting
+		<-inLine
 	}
 	span := 3 * protocol.DefaultHeartbeatInterval
 	if Once() {
@@ -463,4 +448,55 @@ func Percentile(list []float64, p int) float64 {
 	}
 	sorted := slices.Sorted(slices.Values(list))
 	return sorted[min(len(sorted)*p/100, len(sorted)-1)]
+}
+
+// Admit is one release that lets in so many waiters in 10 keepers at once. Messages are counted by the server.
+func Admit(b *testing.B, waiters int, blocker, waiter New) {
+	const keepers = 10
+	m := start(b, waiter)
+	first := must.Get(blocker(m.keeper(lockkeeper.Options{}), "x"))(m)
+	locks, inLine := m.locks(keepers, waiters)
+	var samples, pings, server []float64
+	messages := 0
+	b.ResetTimer()
+	for range b.N {
+		lease := must.Get(first.Lock(ctx))(m)
+		var running, left sync.WaitGroup
+		all := make(chan struct{})
+		running.Add(waiters)
+		for i := range waiters {
+			left.Go(func() {
+				lease, err := locks[i%keepers].Lock(ctx)
+				running.Done()
+				<-all // what they do then is not measured
+				if err == nil {
+					err = lease.Release(ctx)
+				}
+				must.Report(b, err)
+			})
+		}
+		for range waiters {
+			<-inLine
+		}
+		for range 5 {
+			began := time.Now()
+			m.must(m.rdb.Ping(ctx).Err())
+			pings = append(pings, float64(time.Since(began)))
+		}
+		before := m.stats()
+		began := time.Now()
+		go func() { m.must(lease.Release(ctx)) }()
+		running.Wait()
+		samples = append(samples, float64(time.Since(began)))
+		after := m.stats()
+		messages += after["publish"].Calls - before["publish"].Calls
+		server = append(server, after["evalsha"].Micros-before["evalsha"].Micros)
+		close(all)
+		left.Wait()
+	}
+	b.StopTimer()
+	b.ReportMetric(Median(server), "server-us/op")
+	b.ReportMetric(float64(messages)/float64(b.N), "msgs/op")
+	b.ReportMetric(Median(samples)/Median(pings), "x-ping")
+	b.ReportMetric(Median(samples)/1e6, "ms/all")
 }
