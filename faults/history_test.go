@@ -73,6 +73,18 @@ func (h *history) add(s span) {
 	h.spans = append(h.spans, s)
 }
 
+// count returns how many spans are of a kind.
+func (h *history) count(of func(span) bool) (n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, s := range h.spans {
+		if of(s) {
+			n++
+		}
+	}
+	return n
+}
+
 // check returns the violations in the history, at most a few of each kind.
 func (h *history) check() []string {
 	h.mu.Lock()

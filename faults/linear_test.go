@@ -2,7 +2,6 @@ package faults
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -110,13 +109,18 @@ func (n *node) work(ctx context.Context, name string, u use, hold time.Duration,
 // are flushed.
 func TestLinearizability(t *testing.T) {
 	t.Parallel()
-	for _, p := range primitives {
-		for _, faulty := range []bool{false, true} {
+	for _, faulty := range []bool{false, true} {
+		for _, p := range primitives {
 			t.Run(fmt.Sprintf("%s/faults=%t", p.kind, faulty), func(t *testing.T) {
 				t.Parallel()
 				linear(t, p, faulty)
 			})
 		}
+		// On three servers, one of which at a time loses its connections or freezes.
+		t.Run(fmt.Sprintf("redlock/faults=%t", faulty), func(t *testing.T) {
+			t.Parallel()
+			majority(t, faulty)
+		})
 	}
 }
 
@@ -140,12 +144,7 @@ func linear(t *testing.T, p primitive, faulty bool) {
 		breakConnections(all.running, all.faults, nodes, s.Client())
 	}
 	all.end(t)
-	queued := 0
-	for _, s := range all.spans {
-		if s.Queued > 0 {
-			queued++
-		}
-	}
+	queued := all.count(func(s span) bool { return s.Queued > 0 })
 	check.That(t, queued >= 10, "%d grants after a wait: too few", queued)
 }
 
@@ -158,10 +157,7 @@ type contenders struct {
 	running context.Context
 	nodes   []*node
 	workers sync.WaitGroup
-
-	mu                  sync.Mutex // guards what follows
-	many                uint64
-	given, lost, gaveUp int
+	many    uint64
 }
 
 func newContenders(t *testing.T, faulty bool) *contenders {
@@ -171,9 +167,9 @@ func newContenders(t *testing.T, faulty bool) *contenders {
 			t.Logf("seed %d", seed) // of the faults and the pauses; timing differs
 		}
 	})
-	running, stop := context.WithTimeout(context.Background(), 3*time.Second)
-	t.Cleanup(stop)
-	return &contenders{history: newHistory(), faulty: faulty, seed: seed, faults: rand.New(rand.NewPCG(seed, 0)), running: running}
+	return &contenders{
+		history: newHistory(), faulty: faulty, seed: seed, faults: rand.New(rand.NewPCG(seed, 0)), running: must.Within(t, 3*time.Second),
+	}
 }
 
 // join starts a node, which is closed at the end of the test.
@@ -194,8 +190,8 @@ func (c *contenders) end(t *testing.T) {
 	}
 	c.workers.Wait()
 	c.mustBeValid(t)
-	t.Logf("%d leases released, %d lost, %d waits ended", c.given, c.lost, c.gaveUp)
-	check.That(t, c.given >= 20, "%d grants: too few", c.given)
+	released := c.count(func(s span) bool { return s.Freed > 0 })
+	check.That(t, released >= 20, "%d grants: too few", released)
 }
 
 // contend uses the lock repeatedly until the time has passed.
@@ -212,46 +208,20 @@ func (c *contenders) contend(n *node, u use) {
 			if c.faulty && r.IntN(100) == 0 {
 				hold = ttl
 			}
-			x, err := n.work(ctx, "x", u, hold, nil)
+			x, _ := n.work(ctx, "x", u, hold, nil)
 			cancel()
 			if x.Fence > 0 {
 				c.add(x)
 			}
-			c.mu.Lock()
-			switch {
-			case err == nil:
-				c.given++
-			case errors.Is(err, lockkeeper.ErrLost):
-				c.lost++
-			default:
-				c.gaveUp++
-			}
-			c.mu.Unlock()
 		}
 	})
 }
 
-// TestRedlockLinearizability does the same with a lock on three servers, one of which at a time loses its
-// connections or freezes.
-func TestRedlockLinearizability(t *testing.T) {
-	t.Parallel()
-	for _, faulty := range []bool{false, true} {
-		t.Run(fmt.Sprintf("faults=%t", faulty), func(t *testing.T) {
-			t.Parallel()
-			majority(t, faulty)
-		})
-	}
-}
-
 func majority(t *testing.T, faulty bool) {
-	const many = 3
-	servers := make([]*redistest.Server, many)
-	for i := range servers {
-		servers[i] = redistest.Start(t)
-	}
+	servers := []*redistest.Server{redistest.Start(t), redistest.Start(t), redistest.Start(t)}
 	all := newContenders(t, faulty)
 	all.capacity["x"] = 1
-	at := make([][]*node, many) // by server
+	at := make([][]*node, len(servers)) // by server
 	for range 4 {
 		var keepers []*lockkeeper.Keeper
 		for i, s := range servers {
@@ -265,7 +235,7 @@ func majority(t *testing.T, faulty bool) {
 		}
 	}
 	for faulty && all.running.Err() == nil {
-		i := all.faults.IntN(many)
+		i := all.faults.IntN(len(servers))
 		if all.faults.IntN(4) == 0 {
 			servers[i].Freeze()
 			time.Sleep(time.Duration(all.faults.IntN(int(ttl))))
@@ -283,26 +253,19 @@ func majority(t *testing.T, faulty bool) {
 func breakConnections(ctx context.Context, r *rand.Rand, nodes []*node, admin *redis.Client) {
 	for ctx.Err() == nil {
 		n := nodes[r.IntN(len(nodes))]
-		switch r.IntN(8) {
-		case 0:
-			n.net.Cut()
-		case 1:
-			n.net.CutSubscriptions()
-		case 2:
-			n.net.BlackholeSubscriptions()
-		case 3:
-			n.net.Break("evalsha", 1+r.IntN(3), faultnet.CutReply)
-		case 4:
-			n.net.Break("evalsha", 1+r.IntN(3), faultnet.TruncateReply)
-		case 5:
-			n.net.Break("evalsha", 1, faultnet.LoseRequest)
-		case 6:
-			_ = admin.ScriptFlush(ctx).Err()
-		case 7: // longer or shorter than a lease lasts
-			n.net.Down()
-			time.Sleep(time.Duration(r.IntN(int(ttl * 3 / 2))))
-			n.net.Restore()
+		faults := []func(){
+			n.net.Cut, n.net.CutSubscriptions, n.net.BlackholeSubscriptions,
+			func() { n.net.Break("evalsha", 1+r.IntN(3), faultnet.CutReply) },
+			func() { n.net.Break("evalsha", 1+r.IntN(3), faultnet.TruncateReply) },
+			func() { n.net.Break("evalsha", 1, faultnet.LoseRequest) },
+			func() { _ = admin.ScriptFlush(ctx).Err() },
+			func() { // longer or shorter than a lease lasts
+				n.net.Down()
+				time.Sleep(time.Duration(r.IntN(int(ttl * 3 / 2))))
+				n.net.Restore()
+			},
 		}
+		faults[r.IntN(len(faults))]()
 		time.Sleep(time.Duration(r.IntN(int(30 * time.Millisecond))))
 	}
 }

@@ -11,12 +11,14 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/fair"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/parallel"
 	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/lockkeeper/lockkeeper/rwlock"
 	"github.com/lockkeeper/lockkeeper/semaphore"
+	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 )
 
@@ -42,6 +44,23 @@ func TestMain(m *testing.M) {
 
 // silent discards the logs of keepers.
 var silent = slog.New(slog.NewTextHandler(io.Discard, nil))
+
+// newKeeper returns a keeper that is closed with the test.
+func newKeeper(t *testing.T, rdb redis.UniversalClient) *lockkeeper.Keeper {
+	t.Helper()
+	k := must.Get(lockkeeper.New(rdb, &lockkeeper.Options{
+		HeartbeatInterval: 500 * time.Millisecond, Logger: silent, Retry: lockkeeper.RetryPolicy{MaxElapsed: time.Minute},
+	}))(t)
+	t.Cleanup(func() { _ = k.Close() })
+	return k
+}
+
+// inBackground calls f and returns a channel for its error.
+func inBackground(f func() error) chan error {
+	ended := make(chan error, 1)
+	go func() { ended <- f() }()
+	return ended
+}
 
 // use is one way to use a lock, and its share of the capacity.
 type use struct {

@@ -419,15 +419,12 @@ func (x sample) String() string {
 
 func (s *soak) measure() sample {
 	s.Helper()
-	var m runtime.MemStats
-	runtime.GC()
-	runtime.ReadMemStats(&m)
 	files := must.Get(os.ReadDir("/proc/self/fd"))(s)
 	info := must.Get(s.admin.Info(context.Background(), "memory").Result())(s)
 	_, used, _ := strings.Cut(info, "used_memory:")
 	used, _, _ = strings.Cut(used, "\r")
 	redis := must.Get(strconv.Atoi(used))(s)
-	return sample{int(m.HeapAlloc), redis, runtime.NumGoroutine(), len(files)}
+	return sample{int(heapInUse()), redis, runtime.NumGoroutine(), len(files)}
 }
 
 // findGrowth returns what has grown: where the median in the last third of the rounds is more than a quarter above
