@@ -81,13 +81,23 @@ type rule struct {
 // New returns a network over a dialer.
 func New(dial Dialer) *Net { return &Net{dial: dial, conns: map[*conn]struct{}{}} }
 
+// locked calls f with the mutex locked.
+func (n *Net) locked(f func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	f()
+}
+
+// isDown reports whether connections are refused.
+func (n *Net) isDown() (down bool) {
+	n.locked(func() { down = n.down || n.frozen != nil })
+	return down
+}
+
 // Dial implements Dialer.
 func (n *Net) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	refused := &net.OpError{Op: "dial", Net: network, Err: io.ErrClosedPipe}
-	n.mu.Lock()
-	down := n.down || n.frozen != nil
-	n.mu.Unlock()
-	if down {
+	if n.isDown() {
 		return nil, refused
 	}
 	inner, err := n.dial(ctx, network, addr)
@@ -95,14 +105,9 @@ func (n *Net) Dial(ctx context.Context, network, addr string) (net.Conn, error) 
 		return nil, err
 	}
 	c := &conn{Conn: inner, net: n, closed: make(chan struct{})}
-	n.mu.Lock()
-	down = n.down || n.frozen != nil // it may have changed while dialing
-	if !down {
-		n.conns[c] = struct{}{}
-	}
-	n.mu.Unlock()
-	if down {
-		_ = inner.Close()
+	n.locked(func() { n.conns[c] = struct{}{} })
+	if n.isDown() { // it may have changed while dialing
+		_ = c.Close()
 		return nil, refused
 	}
 	return c, nil
@@ -121,9 +126,7 @@ func (n *Net) Options(timeout time.Duration) *redis.Options {
 // Break applies a fault to the next commands that contain text, the given number of times. Case matters: go-redis
 // writes lower case.
 func (n *Net) Break(text string, times int, fault Fault) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.rules = append(n.rules, &rule{[]byte(text), fault, times})
+	n.locked(func() { n.rules = append(n.rules, &rule{[]byte(text), fault, times}) })
 }
 
 // Restore removes all faults.
@@ -156,42 +159,24 @@ func (n *Net) Freeze() {
 }
 
 // LoseMessages discards messages to subscribers until Restore. Their connections and all other replies are not affected.
-func (n *Net) LoseMessages() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.noMessages = true
-}
+func (n *Net) LoseMessages() { n.locked(func() { n.noMessages = true }) }
 
 // Down cuts every connection and refuses new ones until Restore.
 func (n *Net) Down() {
-	n.mu.Lock()
-	n.down = true
-	n.mu.Unlock()
+	n.locked(func() { n.down = true })
 	n.Cut()
 }
 
 // Blackhole discards everything that is sent from now on and refuses new connections, until Restore. Open
 // connections stay open.
-func (n *Net) Blackhole() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.down, n.blackhole = true, true
-}
+func (n *Net) Blackhole() { n.locked(func() { n.down, n.blackhole = true, true }) }
 
 // Delay delays every write by d.
-func (n *Net) Delay(d time.Duration) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.delay = d
-}
+func (n *Net) Delay(d time.Duration) { n.locked(func() { n.delay = d }) }
 
 // DelayReplies delays everything that the server sends by d, except during the handshake of a connection: go-redis holds a
 // mutex meanwhile, and while a goroutine waits for a mutex the clock of a bubble does not advance.
-func (n *Net) DelayReplies(d time.Duration) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.replyDelay = d
-}
+func (n *Net) DelayReplies(d time.Duration) { n.locked(func() { n.replyDelay = d }) }
 
 // Cut closes all open connections.
 func (n *Net) Cut() { n.cut(func(*conn) bool { return true }) }
@@ -226,28 +211,17 @@ func (n *Net) cut(which func(*conn) bool) {
 }
 
 // ResetCount starts a new count of commands.
-func (n *Net) ResetCount() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.counting, n.written = true, nil
-}
+func (n *Net) ResetCount() { n.locked(func() { n.counting, n.written = true, nil }) }
 
 // Watch calls f with everything that is sent from now on, before it is sent.
-func (n *Net) Watch(f func(sent []byte)) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.watch = f
-}
+func (n *Net) Watch(f func(sent []byte)) { n.locked(func() { n.watch = f }) }
 
 // Scripts returns the number of scripts sent since ResetCount.
 func (n *Net) Scripts() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	sum := 0
-	for _, b := range n.written {
-		sum += bytes.Count(b, []byte("$7\r\nevalsha\r\n")) + bytes.Count(b, []byte("$4\r\neval\r\n"))
-	}
-	return sum
+	all := bytes.Join(n.written, nil)
+	return bytes.Count(all, []byte("$7\r\nevalsha\r\n")) + bytes.Count(all, []byte("$4\r\neval\r\n"))
 }
 
 // Replay sends each copied command on a connection of its own and waits for the replies.
@@ -322,16 +296,15 @@ func (n *Net) faultFor(c *conn, b []byte) (f Fault, hit bool, delay time.Duratio
 // conn is a connection of the network.
 type conn struct {
 	net.Conn
-	net         *Net
-	subscribed  bool // guarded by net.mu, as is dropReplies
-	dropReplies bool
-	handshake   bool   // what was written last is part of the handshake; guarded by net.mu
-	held        []byte // written while the network is frozen; guarded by net.mu
-
+	net     *Net
 	closing sync.Once
 	closed  chan struct{} // closed by Close
 
-	mu           sync.Mutex
+	// Guarded by net.mu:
+	subscribed   bool
+	dropReplies  bool
+	handshake    bool      // what was written last is part of the handshake
+	held         []byte    // written while the network is frozen
 	replyFault   *Fault    // of the next reply
 	readDeadline time.Time // as the user has set it
 	late         []byte    // read while the network was frozen, and not returned yet
@@ -348,19 +321,13 @@ func (c *conn) Write(b []byte) (int, error) {
 		return len(b), nil
 	}
 	fault, hit, delay := c.net.faultFor(c, b)
-	if delay > 0 {
-		time.Sleep(delay)
-	}
-	if hit {
-		switch fault {
-		case LoseRequest:
-			_ = c.Close()
-			return len(b), nil
-		case CutReply, SwallowReply, TruncateReply:
-			c.mu.Lock()
-			c.replyFault = &fault
-			c.mu.Unlock()
-		}
+	time.Sleep(delay)
+	switch {
+	case hit && fault == LoseRequest:
+		_ = c.Close()
+		return len(b), nil
+	case hit:
+		c.net.locked(func() { c.replyFault = &fault })
 	}
 	return c.Conn.Write(b)
 }
@@ -369,28 +336,26 @@ func (c *conn) Write(b []byte) (int, error) {
 func (c *conn) hold(b []byte) bool {
 	c.net.mu.Lock()
 	defer c.net.mu.Unlock()
-	if c.net.frozen != nil {
-		c.held = append(c.held, b...)
+	if c.net.frozen == nil {
+		return false
 	}
-	return c.net.frozen != nil
+	c.held = append(c.held, b...)
+	return true
 }
 
 // awaitThaw waits until the network is not frozen. It returns an error if the deadline of the read passes before, or if the
 // connection is closed.
 func (c *conn) awaitThaw() error {
 	for {
-		c.net.mu.Lock()
-		frozen := c.net.frozen
-		c.net.mu.Unlock()
+		var frozen chan struct{}
+		var passed <-chan time.Time
+		c.net.locked(func() {
+			if frozen = c.net.frozen; frozen != nil && !c.readDeadline.IsZero() {
+				passed = time.After(time.Until(c.readDeadline))
+			}
+		})
 		if frozen == nil {
 			return nil
-		}
-		c.mu.Lock()
-		deadline := c.readDeadline
-		c.mu.Unlock()
-		var passed <-chan time.Time
-		if !deadline.IsZero() {
-			passed = time.After(time.Until(deadline))
 		}
 		select {
 		case <-frozen:
@@ -403,20 +368,19 @@ func (c *conn) awaitThaw() error {
 }
 
 // readLate returns what arrived before an earlier read ended by its deadline.
-func (c *conn) readLate(b []byte) (int, error) {
-	c.mu.Lock()
-	late := len(c.late) > 0
-	c.mu.Unlock()
+func (c *conn) readLate(b []byte) (k int, err error) {
+	late := false
+	c.net.locked(func() { late = len(c.late) > 0 })
 	if !late {
 		return 0, nil
 	}
 	if err := c.awaitThaw(); err != nil {
 		return 0, err
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	k := copy(b, c.late)
-	c.late = c.late[k:]
+	c.net.locked(func() {
+		k = copy(b, c.late)
+		c.late = c.late[k:]
+	})
 	return k, nil
 }
 
@@ -430,33 +394,29 @@ func (c *conn) Read(b []byte) (int, error) {
 			return k, err
 		}
 		if err := c.awaitThaw(); err != nil {
-			c.mu.Lock()
-			c.late = append(c.late, b[:k]...)
-			c.mu.Unlock()
+			c.net.locked(func() { c.late = append(c.late, b[:k]...) })
 			return 0, err
 		}
-		c.net.mu.Lock()
-		drop, delay := c.dropReplies, c.net.replyDelay
-		if c.handshake {
-			delay = 0
-		}
-		drop = drop || c.net.noMessages && c.subscribed && messages.Match(b[:k])
-		c.net.mu.Unlock()
-		if delay > 0 {
-			time.Sleep(delay)
-		}
-		c.mu.Lock()
-		fault := c.replyFault
-		c.replyFault = nil
-		c.mu.Unlock()
+		var drop bool
+		var delay time.Duration
+		c.net.locked(func() {
+			drop = c.dropReplies || c.net.noMessages && c.subscribed && messages.Match(b[:k])
+			if !c.handshake {
+				delay = c.net.replyDelay
+			}
+		})
+		time.Sleep(delay)
+		var fault *Fault
+		c.net.locked(func() {
+			fault, c.replyFault = c.replyFault, nil
+			if !drop && fault != nil && *fault == SwallowReply {
+				c.dropReplies = true // otherwise later replies of the pipeline would be taken for those of the commands before
+			}
+		})
 		switch {
 		case drop:
 		case fault == nil:
 			return k, nil
-		case *fault == SwallowReply:
-			c.net.mu.Lock()
-			c.dropReplies = true // otherwise later replies of the pipeline would be taken for those of the commands before
-			c.net.mu.Unlock()
 		case *fault == CutReply:
 			_ = c.Close()
 			return 0, io.EOF
@@ -468,25 +428,17 @@ func (c *conn) Read(b []byte) (int, error) {
 }
 
 func (c *conn) SetDeadline(t time.Time) error {
-	c.setReadDeadline(t)
+	c.net.locked(func() { c.readDeadline = t })
 	return c.Conn.SetDeadline(t)
 }
 
 func (c *conn) SetReadDeadline(t time.Time) error {
-	c.setReadDeadline(t)
+	c.net.locked(func() { c.readDeadline = t })
 	return c.Conn.SetReadDeadline(t)
 }
 
-func (c *conn) setReadDeadline(t time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.readDeadline = t
-}
-
 func (c *conn) Close() error {
-	c.net.mu.Lock()
-	delete(c.net.conns, c)
-	c.net.mu.Unlock()
+	c.net.locked(func() { delete(c.net.conns, c) })
 	c.closing.Do(func() { close(c.closed) })
 	return c.Conn.Close()
 }
