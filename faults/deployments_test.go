@@ -61,7 +61,6 @@ func (p *deploymentClient) all(ctx context.Context) map[string]*lockkeeper.Lease
 	return leases
 }
 
-// release releases all leases.
 func (p *deploymentClient) release(leases map[string]*lockkeeper.Lease) {
 	p.Helper()
 	for kind, l := range leases {
@@ -70,7 +69,6 @@ func (p *deploymentClient) release(leases map[string]*lockkeeper.Lease) {
 	}
 }
 
-// lost waits until all leases are lost.
 func lost(t *testing.T, leases map[string]*lockkeeper.Lease, within time.Duration) {
 	t.Helper()
 	late := time.After(within)
@@ -86,13 +84,11 @@ func lost(t *testing.T, leases map[string]*lockkeeper.Lease, within time.Duratio
 	}
 }
 
-// checkRises checks that the fence of the second lease is larger than that of the first.
 func checkRises(t *testing.T, kind string, first, second *lockkeeper.Lease) {
 	t.Helper()
 	check.That(t, second.Fence() > first.Fence(), "%s: fence %d after %d", kind, second.Fence(), first.Fence())
 }
 
-// awaitWaiter waits until somebody waits for the name.
 func awaitWaiter(ctx context.Context, t *testing.T, rdb redis.UniversalClient, kind, name string) {
 	t.Helper()
 	for rdb.ZCount(ctx, "{lock:"+name+"}:"+kind+":queue", "-inf", protocol.BehindWaiters).Val() != 1 {
@@ -140,7 +136,6 @@ func TestFailoverLosesGrants(t *testing.T) {
 	})
 }
 
-// nameOnFirstPrimary returns a name whose keys are on the first primary.
 func nameOnFirstPrimary(t *testing.T, c *redistest.Cluster) string {
 	t.Helper()
 	for i := range 100 {

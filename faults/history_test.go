@@ -46,7 +46,6 @@ func (s *span) ends(lease *lockkeeper.Lease) {
 	}
 }
 
-// end releases the lease.
 func (s *span) end(ctx context.Context, lease *lockkeeper.Lease) error {
 	err := lease.Release(ctx)
 	if err == nil {
@@ -73,7 +72,6 @@ func (h *history) add(s span) {
 	h.spans = append(h.spans, s)
 }
 
-// count returns how many spans are of a kind.
 func (h *history) count(of func(span) bool) (n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

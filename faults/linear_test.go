@@ -56,7 +56,6 @@ func newNode(addr string, heartbeatTimeout time.Duration) (*node, error) {
 	return n, err
 }
 
-// close restores the network and closes.
 func (n *node) close() {
 	n.net.Restore()
 	_ = n.Close()
@@ -172,7 +171,6 @@ func newContenders(t *testing.T, faulty bool) *contenders {
 	}
 }
 
-// join starts a node, which is closed at the end of the test.
 func (c *contenders) join(t *testing.T, s *redistest.Server, timeout time.Duration) *node {
 	t.Helper()
 	n := must.Get(newNode(s.Addr, timeout))(t)
@@ -194,7 +192,6 @@ func (c *contenders) end(t *testing.T) {
 	check.That(t, released >= 20, "%d grants: too few", released)
 }
 
-// contend uses the lock repeatedly until the time has passed.
 func (c *contenders) contend(n *node, u use) {
 	c.many++
 	r := rand.New(rand.NewPCG(c.seed, c.many))

@@ -42,10 +42,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// silent discards the logs of keepers.
 var silent = slog.New(slog.NewTextHandler(io.Discard, nil))
 
-// newKeeper returns a keeper that is closed with the test.
 func newKeeper(t *testing.T, rdb redis.UniversalClient) *lockkeeper.Keeper {
 	t.Helper()
 	k := must.Get(lockkeeper.New(rdb, &lockkeeper.Options{
@@ -55,7 +53,6 @@ func newKeeper(t *testing.T, rdb redis.UniversalClient) *lockkeeper.Keeper {
 	return k
 }
 
-// inBackground calls f and returns a channel for its error.
 func inBackground(f func() error) chan error {
 	ended := make(chan error, 1)
 	go func() { ended <- f() }()
@@ -74,7 +71,6 @@ type use struct {
 	per  time.Duration
 }
 
-// primitive is a kind of lock.
 type primitive struct {
 	kind     string
 	capacity int  // of a name

@@ -77,7 +77,6 @@ func TestSoak(t *testing.T) {
 	}
 }
 
-// window is that of the rate limits.
 const window = 200 * time.Millisecond
 
 // soaked are the primitives of a soak, including a lock on a majority, here of one server, and limits by the clock.
@@ -106,7 +105,6 @@ func retainedUses(k *lockkeeper.Keeper, name string, ttl time.Duration) ([]use, 
 	return []use{{weight: readers, pause: 2 * time.Second, acquire: l.Lock}, read, read, read, read}, err
 }
 
-// pooledUses are permits that a process retains.
 func pooledUses(k *lockkeeper.Keeper, name string, ttl time.Duration) ([]use, error) {
 	s, err := semaphore.New(k, name, permits, &semaphore.Options{TTL: ttl, Retain: true})
 	of := func(n int) use {
@@ -301,7 +299,6 @@ type spanReport struct {
 	span
 }
 
-// key identifies a span.
 func (s *span) key() string { return fmt.Sprint(s.Name, " ", s.Fence, " ", s.Called) }
 
 func child() {

@@ -237,7 +237,6 @@ func (n *counter) check(what string, got, most float64) {
 // counts is the number of calls of each command, including those in scripts.
 type counts map[string]float64
 
-// count counts the commands of f.
 func (n *counter) count(f func()) counts {
 	n.Helper()
 	must.OK(n, n.rdb.ConfigResetStat(ctx).Err())
@@ -249,7 +248,6 @@ func (n *counter) count(f func()) counts {
 	return c
 }
 
-// scripts returns the number of scripts: all that a keeper sends.
 func (c counts) scripts() float64 { return c["evalsha"] + c["eval"] }
 
 // inside returns the number of commands that scripts have run.

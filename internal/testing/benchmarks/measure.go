@@ -89,7 +89,6 @@ func (b *bench) must(err error) {
 	}
 }
 
-// once runs a Lock and its Release.
 func (b *bench) once(l Locker) {
 	lease, err := l.Lock(ctx)
 	if err == nil {

@@ -64,7 +64,6 @@ func (b *bench) permits(set *lua.Set, limit int, per time.Duration) *permits {
 	}
 }
 
-// token returns the token of the next request.
 func (p *permits) token() string {
 	p.next++
 	return "3qZaNx7zYpGXgfi8dCj6uj:" + strconv.FormatInt(int64(p.next), 36) + ":30000.6000c1"
@@ -90,7 +89,6 @@ func (p *permits) fill() {
 	p.must(p.rdb.PExpire(ctx, p.keys[0], time.Hour).Err())
 }
 
-// try asks for a permit.
 func (p *permits) try() bool {
 	settings := protocol.Settings(3600000, "lock:wake:", false)
 	args := protocol.AcquireArgs(nil, p.token(), 6000, p.limits, settings, nil, nil)
@@ -98,7 +96,6 @@ func (p *permits) try() bool {
 	return reply[0] == lua.Granted
 }
 
-// bytes is what the permits take in the server's memory.
 func (p *permits) bytes() float64 {
 	return float64(must.Get(p.rdb.MemoryUsage(ctx, p.keys[0], 0).Result())(p))
 }

@@ -74,7 +74,6 @@ func (d *deployment) keeperWith(o lockkeeper.Options) *lockkeeper.Keeper {
 	return newKeeper(d, d.rdb(), o)
 }
 
-// newKeeper returns a keeper that is closed with the test.
 func newKeeper(t testing.TB, rdb redis.UniversalClient, o lockkeeper.Options) *lockkeeper.Keeper {
 	t.Helper()
 	if o.Logger == nil {
@@ -85,14 +84,12 @@ func newKeeper(t testing.TB, rdb redis.UniversalClient, o lockkeeper.Options) *l
 	return k
 }
 
-// inBackground calls f and returns a channel for its error.
 func inBackground(f func() error) chan error {
 	ended := make(chan error, 1)
 	go func() { ended <- f() }()
 	return ended
 }
 
-// lockOnce acquires a lease and releases it.
 func lockOnce(ctx context.Context, lock acquire) error {
 	lease, err := lock(ctx)
 	if err == nil {
@@ -163,7 +160,6 @@ func (d *deployment) slotMigrates(c *redistest.Cluster) {
 	pass("and back")
 }
 
-// eventually waits until a condition is true.
 func eventually(t testing.TB, what string, is func() bool) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
@@ -198,7 +194,6 @@ func clientOf(t testing.TB, s *redistest.Server, user, password string) *redis.C
 	return rdb
 }
 
-// lockOf returns the lock x of a keeper with this client.
 func (w *World) lockOf(rdb *redis.Client) Locker {
 	w.Helper()
 	return must.Get(w.P.New(newKeeper(w, rdb, lockkeeper.Options{}), "x", Options{TTL: time.Minute}))(w)

@@ -18,7 +18,6 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// faults are the cases in which the server fails.
 var faults = []Case{
 	{Name: "f06_server_restarts_empty", Real: true, Alone: true, Test: restartsEmpty},
 	{Name: "f07_server_restarts_with_data", Real: true, Alone: true, Test: restartsWithData},
@@ -50,7 +49,6 @@ func (w *World) checkLockTimesOut(l Locker, within time.Duration) {
 	check.That(w, time.Since(start) <= within+w.slack(), "a Lock of %v returned after %v", within, time.Since(start))
 }
 
-// checkFenceRises checks that the fence of after is larger than that of before.
 func (w *World) checkFenceRises(before, after *lockkeeper.Lease) {
 	w.Helper()
 	check.That(w, after.Fence() > before.Fence(), "fence %d after %d", after.Fence(), before.Fence())
@@ -62,8 +60,7 @@ func (w *World) checkFenceRises(before, after *lockkeeper.Lease) {
 func restartsEmpty(w *World) {
 	long := withTTL(10 * ttl)
 	first := w.hold(w.Process().Lock("x", long))
-	ch := w.lockAsync(w.ctx(), w.Process().Lock("x", long))
-	w.awaitWaiters("x", 1)
+	ch := w.acquireAsync(w.ctx(), 1, w.Process().Lock("x", long).Lock)
 	w.server.Kill()
 	w.server.Restart()
 	r := w.awaitGrant(ch, 2*time.Second) // the longest backoff, and a heartbeat
@@ -108,8 +105,7 @@ func subscriptionOverrun(w *World) {
 	w.must(w.admin.ConfigSet(w.ctx(), "client-output-buffer-limit", "pubsub 8192 0 0").Err())
 	lease := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
 	b := w.Process()
-	ch := w.lockAsync(w.ctx(), b.Lock("x"))
-	w.awaitWaiters("x", 1)
+	ch := w.acquireAsync(w.ctx(), 1, b.Lock("x").Lock)
 	wake := "lock:wake:" + b.ID()
 	subscribed := func() string {
 		list := must.Get(w.admin.Do(w.ctx(), "client", "list", "type", "pubsub").Text())(w)
@@ -177,7 +173,6 @@ func evictedKeys(w *World) {
 	}
 }
 
-// busyServer checks the errors while a script of another client runs for longer than the server allows.
 func busyServer(w *World) {
 	const script = `local t = redis.call('TIME') local till = t[1] * 1000 + t[2] / 1000 + ARGV[1]
 		repeat t = redis.call('TIME') until t[1] * 1000 + t[2] / 1000 > till`
@@ -200,7 +195,6 @@ func busyServer(w *World) {
 	w.checkOnlyTombstones()
 }
 
-// loadingServer checks the errors while a server that has just started loads its data.
 func loadingServer(w *World) {
 	w.server = redistest.Start(w.T, "--key-load-delay", "300", "--loading-process-events-interval-bytes", "1024")
 	w.must(w.admin.Do(w.ctx(), "debug", "populate", 4000).Err())
@@ -271,8 +265,7 @@ func waiterWithWritesRefused(w *World) {
 	giveUp := 3*heartbeatInterval + time.Second + 5*heartbeatInterval // the queue expires a second after the heartbeats
 	w.hold(w.Process().Lock("x", withTTL(time.Minute)))
 	p := w.Process(func(o *lockkeeper.Options) { o.Retry.MaxElapsed = giveUp })
-	ch := w.lockAsync(w.ctx(), p.Lock("x"))
-	w.awaitWaiters("x", 1)
+	ch := w.acquireAsync(w.ctx(), 1, p.Lock("x").Lock)
 	w.must(w.admin.ConfigSet(w.ctx(), "min-replicas-to-write", "1").Err())
 	w.must(w.admin.ConfigResetStat(w.ctx()).Err())
 	r := await(w, ch, giveUp+5*heartbeatInterval)

@@ -44,7 +44,6 @@ func readPage(t *testing.T, path string) string {
 	return string(page)
 }
 
-// inSource says whether a Go file in the directory has the text.
 func inSource(t *testing.T, dir, text string) bool {
 	t.Helper()
 	for _, path := range must.Get(filepath.Glob(filepath.Join(dir, "*.go")))(t) {

@@ -13,7 +13,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/ratelimit"
 )
 
-// limiterCases are the cases of semaphores and rate limits.
 var limiterCases = []Case{
 	{Name: "45_invalid_permit_counts_rejected", Test: invalidPermitCounts},
 	{Name: "48_latest_callers_limit_applies", Test: latestCallersLimit},
@@ -30,14 +29,12 @@ type limiter struct {
 	w       *World
 }
 
-// leasing is what a semaphore and a ConcurrentLimiter have in common.
 type leasing interface {
 	AcquireN(ctx context.Context, n int) (*lockkeeper.Lease, error)
 	TryAcquireN(ctx context.Context, n int) (*lockkeeper.Lease, error)
 	Adopt(ctx context.Context, token string) (*lockkeeper.Lease, error)
 }
 
-// limits is what all three have in common.
 type limits interface {
 	Available(ctx context.Context) (int, error)
 	DoN(ctx context.Context, n int, fn func(ctx context.Context, fence uint64) error) error
@@ -116,13 +113,11 @@ func (l limiter) TryAcquire(ctx context.Context, n int) (grant, error) {
 	return grant{fence: r.Fence}, nil
 }
 
-// mustTake takes n permits.
 func (w *World) mustTake(l limiter, n int) grant {
 	w.Helper()
 	return must.Get(l.Acquire(w.ctx(), n))(w)
 }
 
-// giveBack releases the lease, if there is one.
 func (w *World) giveBack(g grant) {
 	w.Helper()
 	if g.lease != nil {
@@ -142,7 +137,6 @@ func (w *World) takeAsync(ctx context.Context, k int64, l limiter, n int) chan r
 	return ch
 }
 
-// limited checks that n permits are refused at present.
 func (w *World) limited(l limiter, n int) error {
 	w.Helper()
 	err := errorOf(l.TryAcquire(w.ctx(), n))
@@ -163,7 +157,6 @@ func (w *World) wantLimitedError(err error) *ratelimit.LimitedError {
 	return limited
 }
 
-// available checks how many permits may be had.
 func (w *World) available(s interface {
 	Available(ctx context.Context) (int, error)
 }, want int) {
@@ -172,7 +165,6 @@ func (w *World) available(s interface {
 	must.That(w, got == want, "%d permits may be had, want %d", got, want)
 }
 
-// awaitAvailable waits until so many permits may be had.
 func (w *World) awaitAvailable(l limits, want int) {
 	w.Helper()
 	w.eventually(fmt.Sprintf("%d permits", want), func() bool {
@@ -181,7 +173,6 @@ func (w *World) awaitAvailable(l limits, want int) {
 	})
 }
 
-// nextEvent returns the next thing that a hook reported.
 func nextEvent[T any](w *World, reported chan T) (x T) {
 	w.Helper()
 	select {
@@ -215,7 +206,6 @@ func (w *World) contend(processes, goroutines, rounds, limit int, limiterOf func
 	})
 }
 
-// forget deletes what the server has of the permits.
 func (w *World) forget() {
 	w.Helper()
 	w.must(w.admin.Del(w.ctx(), w.P.Key("x"), w.metaKey("x")).Err())

@@ -12,7 +12,6 @@ import (
 
 // The cases in this file are of primitives that serve waiters in order.
 
-// waiterLister is a lock that lists its waiters.
 type waiterLister interface {
 	Waiters(ctx context.Context) ([]lockkeeper.Waiter, error)
 }
@@ -22,19 +21,16 @@ func (w *World) queueOf(ps ...*Process) (holder *lockkeeper.Lease, turns []chan 
 	w.Helper()
 	holder = w.hold(w.Process().Lock("x", withTTL(time.Minute)))
 	for i, p := range ps {
-		turns = append(turns, w.lockAsync(w.ctx(), p.Lock("x", withTTL(time.Minute))))
-		w.awaitWaiters("x", int64(i+1))
+		turns = append(turns, w.acquireAsync(w.ctx(), int64(i+1), p.Lock("x", withTTL(time.Minute)).Lock))
 	}
 	return holder, turns
 }
 
-// expectGranted checks that the wait ends now, and returns its lease.
 func (w *World) expectGranted(ch chan result) *lockkeeper.Lease {
 	w.Helper()
 	return w.awaitGrant(ch, 0).lease
 }
 
-// expectNotGranted checks that the wait goes on.
 func (w *World) expectNotGranted(ch chan result) {
 	w.Helper()
 	select {
@@ -100,7 +96,6 @@ func disconnectedKeepsPosition(w *World) {
 	w.release(w.expectGranted(turns[2]))
 }
 
-// inspectQueue checks that listing the waiters is correct and does not change the queue.
 func inspectQueue(w *World) {
 	ps := []*Process{w.Process(), w.Process(), w.Process()}
 	holder, turns := w.queueOf(ps...)
@@ -157,9 +152,6 @@ func heartbeatPositions(w *World) {
 // clockJumps sets the server's clock forward and back while the lock is held and others wait. After a jump forward
 // all keys have expired, and waiters are served in the order of their heartbeats: here the second one's comes first.
 func clockJumps(w *World) {
-	if w.Real {
-		return // its clock is the machine's
-	}
 	sooner := func(o *lockkeeper.Options) { o.HeartbeatInterval = heartbeatInterval / 2 }
 	offset := time.Duration(0)
 	for _, jump := range []time.Duration{time.Hour, -2 * time.Hour} {
@@ -230,8 +222,7 @@ func crashAfterHandoffs(w *World) {
 	var turns []chan result
 	for i := range 8 {
 		ps = append(ps, w.Process(slowHeartbeats))
-		turns = append(turns, w.lockAsync(w.ctx(), ps[i].Lock("x")))
-		w.awaitWaiters("x", int64(i+1))
+		turns = append(turns, w.acquireAsync(w.ctx(), int64(i+1), ps[i].Lock("x").Lock))
 	}
 	w.release(first)
 	for i, ch := range turns {
@@ -244,14 +235,11 @@ func crashAfterHandoffs(w *World) {
 	}
 }
 
-// cancelMiddleWaiter checks that a cancelled wait leaves no entry in the queue.
 func cancelMiddleWaiter(w *World) {
 	holder, turns := w.queueOf(w.Process(), w.Process())
 	ctx, cancel := context.WithCancel(w.ctx())
-	gone := w.lockAsync(ctx, w.Process().Lock("x"))
-	w.awaitWaiters("x", 3)
-	last := w.lockAsync(w.ctx(), w.Process().Lock("x"))
-	w.awaitWaiters("x", 4)
+	gone := w.acquireAsync(ctx, 3, w.Process().Lock("x").Lock)
+	last := w.acquireAsync(w.ctx(), 4, w.Process().Lock("x").Lock)
 	cancel()
 	w.checkError(await(w, gone, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
 	w.awaitWaiters("x", 3)
@@ -265,9 +253,6 @@ func cancelMiddleWaiter(w *World) {
 // clockJumpsPastLease sets the server's clock past the end of a lease, so the next waiter is granted the lock. The
 // first holder learns of it by its next renewal; until then there are two.
 func clockJumpsPastLease(w *World) {
-	if w.Real {
-		return // a real server uses the clock of the machine
-	}
 	first := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
 	defer w.mini.SetTime(time.Time{})
 	defer w.shiftClock(time.Hour)()
@@ -282,9 +267,6 @@ func clockJumpsPastLease(w *World) {
 // crash of its holder it would last until the clock has caught up; the next waiter's heartbeat shortens it to its
 // ttl. A primitive without a queue has no waiter that does so.
 func clockSetBackWhileHeld(w *World) {
-	if w.Real {
-		return
-	}
 	p := w.Process()
 	first := w.hold(p.Lock("x"))
 	defer w.mini.SetTime(time.Time{})

@@ -29,7 +29,6 @@ var Permits = append([]Case{
 // per is a window that is short, because on a real server it is waited for, and longer than a heartbeat.
 const per = 2 * heartbeatInterval
 
-// sem is the semaphore of a process.
 func (p *Process) sem(limit int, change ...func(*semaphore.Options)) *semaphore.Semaphore {
 	p.w.Helper()
 	o := &semaphore.Options{TTL: ttl}
@@ -41,12 +40,10 @@ func (p *Process) sem(limit int, change ...func(*semaphore.Options)) *semaphore.
 
 func noRenewal(o *semaphore.Options) { o.NoRenewal = true }
 
-// permits is an acquisition of n.
 func permits(s *semaphore.Semaphore, n int) acquire {
 	return func(ctx context.Context) (*lockkeeper.Lease, error) { return s.AcquireN(ctx, n) }
 }
 
-// refused checks that a try for n is refused for the moment.
 func (w *World) refused(s *semaphore.Semaphore, n int) {
 	w.Helper()
 	w.checkError(errorOf(s.TryAcquireN(w.ctx(), n)), lockkeeper.ErrNotAcquired)

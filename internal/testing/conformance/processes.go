@@ -20,7 +20,6 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// childRole is the environment variable that makes a test binary run as a child process.
 const childRole = "LOCKKEEPER_CHILD"
 
 // child runs in a child process: it locks a name, prints so, and does what its role says.
@@ -78,13 +77,11 @@ func exitOn(err error) {
 	}
 }
 
-// startChild starts a child process in a role.
 func startChild(t *testing.T, s *redistest.Server, role string) *redistest.Child {
 	t.Helper()
 	return redistest.StartChild(t, childRole+"="+role, "REDIS="+s.Addr)
 }
 
-// startHolder starts a child process that holds the lock.
 func startHolder(t *testing.T, s *redistest.Server) *redistest.Child {
 	t.Helper()
 	c := startChild(t, s, "hold")
@@ -92,7 +89,6 @@ func startHolder(t *testing.T, s *redistest.Server) *redistest.Child {
 	return c
 }
 
-// stopHolder lets a child process release the lock and end.
 func stopHolder(c *redistest.Child) {
 	c.Stop()
 	c.WaitForLine("released <nil>")

@@ -26,14 +26,13 @@ var promises = []Case{
 	{Name: "22_unsent_extend_changes_nothing", Test: unsentExtend},
 	{Name: "54_close_retries_releases", Test: closeRetriesReleases},
 	{Name: "54_close_reports_loss", Test: closeReportsLoss},
-	{Name: "56_unlimited_retries_outlast_outage", Test: unlimitedRetries},
+	{Name: "56_unlimited_retries_outlast_outage", Embedded: true, Test: unlimitedRetries},
 	{Name: "58_do_reports_loss_and_honors_context", Test: doReportsLoss},
 	{Name: "contexts_end_before_release_is_sent", Test: contextsEndBeforeRelease},
-	{Name: "metadata_of_held_lease_is_kept", Test: metadataKept},
+	{Name: "metadata_of_held_lease_is_kept", Embedded: true, Test: metadataKept},
 	{Name: "keys_expire_as_documented", Test: keysExpire},
 }
 
-// queuedPromises are the same for primitives with a queue at the server.
 var queuedPromises = []Case{
 	{Name: "33_max_elapsed_counts_from_outage_start", Test: maxElapsedFromOutageStart},
 	{Name: "33_heartbeat_counts_until_timeout", Test: heartbeatTimeoutHonored},
@@ -129,7 +128,6 @@ func closeReportsLoss(w *World) {
 	w.checkError(p.Close(), lockkeeper.ErrLost)
 }
 
-// nothingSent checks that calls which need no command send none.
 func nothingSent(w *World) {
 	p := w.Process()
 	l := p.Lock("x", withoutRenewal, func(o *Options) { o.MaxLifetime = 2 * ttl })
@@ -204,7 +202,6 @@ func adoptExtendsToTTL(w *World) {
 	w.release(lease)
 }
 
-// unsentExtend checks Extend if there is no connection to send it on.
 func unsentExtend(w *World) {
 	p := w.Process(func(o *lockkeeper.Options) { o.Retry.MaxElapsed = heartbeatInterval })
 	lease := w.hold(p.Lock("x", withoutRenewal, withTTL(time.Minute)))
@@ -228,9 +225,6 @@ func unsentExtend(w *World) {
 
 // unlimitedRetries checks that with a negative MaxElapsed only the context limits the wait during an outage.
 func unlimitedRetries(w *World) {
-	if w.Real {
-		return // it takes a minute
-	}
 	p := w.Process(func(o *lockkeeper.Options) { o.Retry.MaxElapsed = -1 })
 	p.Crash()
 	waits := w.lockAsync(w.ctx(), p.Lock("x"))
@@ -265,11 +259,7 @@ func doReportsLoss(w *World) {
 	check.That(w, time.Since(start) <= time.Second+w.slack(), "Do returned %v after its context had ended", time.Since(start))
 }
 
-// metadataKept checks that renewals keep the metadata of a name, however long a lease is held.
 func metadataKept(w *World) {
-	if w.Real {
-		return // it takes minutes
-	}
 	p := w.Process(func(o *lockkeeper.Options) { o.MetadataTTL = time.Minute })
 	lease := w.hold(p.Lock("x", withTTL(10*time.Second)))
 	for range 20 {
@@ -281,7 +271,6 @@ func metadataKept(w *World) {
 	w.release(lease)
 }
 
-// metaKey returns the key of the metadata of a name.
 func (w *World) metaKey(name string) string {
 	kind := w.P.Kind
 	if kind == "redlock" {
@@ -303,8 +292,7 @@ func keysExpire(w *World) {
 		"the metadata expires in %v, want MetadataTTL, the ttl and the window, %v", left, want)
 	if !w.P.MajorityLock {
 		ctx, cancel := context.WithCancel(w.ctx())
-		waits := w.lockAsync(ctx, p.Lock("x"))
-		w.awaitWaiters("x", 1)
+		waits := w.acquireAsync(ctx, 1, p.Lock("x").Lock)
 		const timeout = 3 * heartbeatInterval // see Process
 		left := must.Get(w.admin.PTTL(w.ctx(), w.queueKey("x")).Result())(w)
 		check.That(w, left <= timeout+time.Second && left >= time.Second,
@@ -321,13 +309,11 @@ func keysExpire(w *World) {
 	check.That(w, left >= idle/2, "the metadata expires %v after its last use, MetadataTTL is %v", left, idle)
 }
 
-// maxElapsedFromOutageStart checks that MaxElapsed is not counted from the start of the wait.
 func maxElapsedFromOutageStart(w *World) {
 	const giveUp = 5 * heartbeatInterval
 	holder := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
 	p := w.Process(func(o *lockkeeper.Options) { o.Retry.MaxElapsed = giveUp })
-	waits := w.lockAsync(w.ctx(), p.Lock("x"))
-	w.awaitWaiters("x", 1)
+	waits := w.acquireAsync(w.ctx(), 1, p.Lock("x").Lock)
 	time.Sleep(5 * giveUp / 4)
 	p.Net.Down()
 	time.Sleep(giveUp / 2)
@@ -344,8 +330,7 @@ func heartbeatTimeoutHonored(w *World) {
 	const timeout = 20 * heartbeatInterval
 	holder := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
 	ctx, cancel := context.WithCancel(w.ctx())
-	waits := w.lockAsync(ctx, w.Process(func(o *lockkeeper.Options) { o.HeartbeatTimeout = timeout }).Lock("x"))
-	w.awaitWaiters("x", 1)
+	waits := w.acquireAsync(ctx, 1, w.Process(func(o *lockkeeper.Options) { o.HeartbeatTimeout = timeout }).Lock("x").Lock)
 	now := must.Get(w.admin.Time(w.ctx()).Result())(w)
 	list := must.Get(w.admin.ZRangeArgsWithScores(w.ctx(), redis.ZRangeArgs{Key: w.queueKey("x"), Start: protocol.Heartbeats, Stop: "+inf", ByScore: true}).Result())(w)
 	must.That(w, len(list) == 1, "heartbeats: %v", list)
@@ -373,8 +358,7 @@ func foreignHolder(w *World) {
 	w.release(r.lease)
 
 	w.must(w.admin.Set(w.ctx(), key, "their token", time.Minute).Err())
-	waits := w.lockAsync(w.ctx(), w.Process().Lock("x"))
-	w.awaitWaiters("x", 1)
+	waits := w.acquireAsync(w.ctx(), 1, w.Process().Lock("x").Lock)
 	w.must(w.admin.Del(w.ctx(), key).Err())
 	r = w.awaitGrant(waits, heartbeatInterval)
 	v, err := w.admin.Get(w.ctx(), key).Result()

@@ -36,7 +36,6 @@ var ReadWrite = []Case{
 	{Name: "invalid_conversions_refused", Test: conversionRefused},
 }
 
-// rw returns the read-write lock of a process.
 func (p *Process) rw(name string, streak ...int) *rwlock.Lock {
 	p.w.Helper()
 	o := &rwlock.Options{TTL: ttl}
@@ -385,7 +384,6 @@ func (w *World) checkExcludes(lease *lockkeeper.Lease, readers bool) {
 	w.release(w.mustAcquire(other.TryLock))
 }
 
-// leases returns the tokens of the lock's leases at the server.
 func (p *Process) leases(w *World) map[string]bool {
 	w.Helper()
 	list, err := p.rw("x").Holders(w.ctx())

@@ -138,7 +138,6 @@ func (m *model) mayBeRejected(q *request, r int) bool {
 	return m.tries[r] || m.origin[r] > 0
 }
 
-// release sends the release of what a token has.
 func (m *model) release(w *world, r int) {
 	q := &w.requests[r]
 	m.leaveLate(w, &q.ask)
@@ -325,7 +324,6 @@ func (m *model) answerHeartbeat(w *world, k int) {
 	}
 }
 
-// receive handles a message.
 func (m *model) receive(w *world, id int32) {
 	for _, x := range parsed(protocol.ParseMessage(m.srv.messages[id].text)) {
 		r := serial(x)

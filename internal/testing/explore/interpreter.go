@@ -17,7 +17,6 @@ type interpreter struct {
 	published  []published
 }
 
-// published is a message that a script has published.
 type published struct{ channel, text string }
 
 func newInterpreter() *interpreter {

@@ -68,7 +68,6 @@ func (m *model) hold(w *world, r int) *retain.Hold {
 // epoch returns when the world began, by the clock, which stands still during a search.
 func (w *world) epoch() time.Time { return time.Now().Add(-time.Duration(w.instant())) }
 
-// inside returns how many callers are inside, as the keeper counts.
 func (m *model) inside(w *world, r int) int { return m.hold(w, r).Inside() }
 
 // retentionSteps visits the steps of a request that has a retention.
@@ -162,7 +161,6 @@ func (m *model) entered(w *world, r int) {
 	x.passing = x.passing || m.srv.states[w.server].recalled&(1<<r) != 0 && !x.lost && !m.recallUnderWay(w, r)
 }
 
-// recallUnderWay reports whether a message about the recall of a lease is on its way.
 func (m *model) recallUnderWay(w *world, r int) bool {
 	for _, id := range w.messages {
 		if id != 0 && m.recalls(id)&(1<<r) != 0 {
@@ -172,7 +170,6 @@ func (m *model) recallUnderWay(w *world, r int) bool {
 	return false
 }
 
-// recalls returns the bits of the requests whose leases a message recalls.
 func (m *model) recalls(id int32) (bits uint8) {
 	if !strings.HasSuffix(m.srv.messages[id].text, " recall") {
 		return 0

@@ -102,7 +102,6 @@ func (l *worlds) add(id int32, w *world) {
 	l.n++
 }
 
-// take calls yield with each, and forgets them.
 func (l *worlds) take(yield func(*entry) bool) {
 	for i := range l.pieces {
 		for j := range l.pieces[i] {
@@ -114,7 +113,6 @@ func (l *worlds) take(yield func(*entry) bool) {
 	}
 }
 
-// path describes the steps to a state.
 func (m *model) path(how []visited, id int32) []string {
 	var steps []step
 	for ; how[id].from >= 0; id = how[id].from {
@@ -255,7 +253,6 @@ var (
 	}
 )
 
-// describe says what a step does in a world.
 func (m *model) describe(w *world, s step) string {
 	i := int(s.at)
 	keeperName := func(k int) string { return "keeper " + keeperID(k) }

@@ -107,7 +107,6 @@ type server struct {
 	runs     map[runKey]runResult
 }
 
-// semaphoreLimit is how many permits a semaphore has.
 const semaphoreLimit = 2
 
 // limits returns the limits as scripts know them, or "".
@@ -300,7 +299,6 @@ func (s *server) arguments(c call) (keys, argv []string) {
 	return s.keysOf[c.script], argv
 }
 
-// addressed returns the requests that a message is about.
 func (s *server) addressed(id int32) (list []int) {
 	for _, x := range parsed(protocol.ParseMessage(s.messages[id].text)) {
 		list = append(list, serial(x))
@@ -308,10 +306,8 @@ func (s *server) addressed(id int32) (list []int) {
 	return list
 }
 
-// serial returns the request that a message is about.
 func serial(x protocol.Wakeup) int { return parsed(strconv.Atoi(x.Serial)) - 1 }
 
-// list returns the requests that a call names.
 func (c call) list() (list []int) {
 	for r := range maxRequests {
 		if c.has(r) {
@@ -321,7 +317,6 @@ func (c call) list() (list []int) {
 	return list
 }
 
-// describe names a call in a path.
 func (s *server) describe(id int32) string {
 	c := s.calls[id]
 	var b strings.Builder

@@ -6,7 +6,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// stepKind is a kind of transition.
 type stepKind uint8
 
 const (
@@ -180,12 +179,10 @@ func (m *model) calls(w *world, s step, visit func(step)) {
 	}
 }
 
-// addressee returns the keeper that a message goes to.
 func (m *model) addressee(id int32) int {
 	return int(m.srv.messages[id].channel[len(wakePrefix)] - 'a')
 }
 
-// apply makes a transition.
 func (m *model) apply(w *world, s step) {
 	i := int(s.at)
 	switch s.kind {
@@ -295,7 +292,6 @@ func (m *model) apply(w *world, s step) {
 	}
 }
 
-// fail ends the wait for the reply to a call.
 func (m *model) fail(w *world, s step) {
 	c, r := w.slot(s), int(s.at)
 	called := m.srv.calls[c.call]
@@ -316,7 +312,6 @@ func (m *model) fail(w *world, s step) {
 	}
 }
 
-// answer handles the reply to a call.
 func (m *model) answer(w *world, s step) {
 	switch s.of {
 	case ofAsk:

@@ -45,7 +45,6 @@ func (s *store) clone() *store {
 	return c
 }
 
-// expire removes the keys that have expired.
 func (s *store) expire() {
 	for name, v := range s.keys {
 		if v.expires != 0 && v.expires <= s.now {
@@ -221,7 +220,6 @@ func (s *store) run(args []string) any {
 	return failure("ERR unknown command " + command)
 }
 
-// count returns how many of the keys exist.
 func (s *store) count(keys []string) (n int64) {
 	for _, key := range keys {
 		if s.keys[key] != nil {

@@ -139,7 +139,6 @@ func TestStoreMatchesServer(t *testing.T) {
 	})
 }
 
-// storeOf copies the data of the embedded server.
 func storeOf(mini *miniredis.Miniredis, now int64) *store {
 	s := &store{now: now, keys: map[string]*value{}}
 	for _, key := range mini.Keys() {

@@ -33,7 +33,6 @@ func (m *model) join(w *world, r int, retryIn int64, more bool) {
 	w.tell(m.keeperOf[r], func(q *queue.Queue, out *queue.Effects) { q.Join(&rules, w.instant(), retryIn, more, out) })
 }
 
-// leave removes a request that has ended.
 func (m *model) leave(w *world, r int) {
 	if w.requests[r].queued {
 		w.requests[r].queued = false
@@ -56,7 +55,6 @@ func (m *model) wasEmpty(w *world, k int, sent claim.Instant) {
 	}
 }
 
-// queued returns the bits of the requests in the queue of a keeper.
 func (m *model) queued(w *world, k int) (bits uint8) {
 	for r := range m.requests {
 		if m.keeperOf[r] == k && w.requests[r].queued {
@@ -106,7 +104,6 @@ func (m *model) beat(w *world, k int) {
 	p.heartbeat = slot{call: m.srv.call(c), sent: w.tick}
 }
 
-// heartbeatFailed handles that a heartbeat is not answered.
 func (m *model) heartbeatFailed(w *world, k int, c call) {
 	if c.script == rejoin {
 		for _, r := range c.list() {

@@ -35,7 +35,6 @@ type request struct {
 	retention retention
 }
 
-// phase is what is left of a request.
 type phase uint8
 
 const (
@@ -46,7 +45,6 @@ const (
 	dead               // its process has crashed, or is frozen for good
 )
 
-// keeperState is the state of a process.
 type keeperState uint8
 
 const (
@@ -56,7 +54,6 @@ const (
 	frozen // for good. A keeper that wakes again is one whose steps come late
 )
 
-// keeper is a process.
 type keeper struct {
 	state      keeperState
 	subscribed bool  // as the server sees it
@@ -84,7 +81,6 @@ type world struct {
 	messages [6]int32 // on their way, sorted; 0: none
 }
 
-// config says what is searched.
 type config struct {
 	set      *lua.Set
 	requests int
@@ -139,7 +135,6 @@ func (c *config) initial() world {
 	return w
 }
 
-// model computes transitions.
 type model struct {
 	*config
 	srv     *server
@@ -183,7 +178,6 @@ func (m *model) alive(w *world, r int) bool { return w.keepers[m.keeperOf[r]].al
 
 func (p *keeper) alive() bool { return p.state <= closed }
 
-// run runs a call at the server.
 func (m *model) run(w *world, s *slot) {
 	listens := uint8(0)
 	for k := range w.keepers {
@@ -224,7 +218,6 @@ func take(list []int32, i int) int32 {
 	return x
 }
 
-// dropMessages removes the messages to a keeper.
 func (m *model) dropMessages(w *world, k int) {
 	for i, id := range w.messages {
 		if id != 0 && m.addressee(id) == k {
@@ -259,7 +252,6 @@ func (m *model) stop(w *world, k int, crash bool) {
 	}
 }
 
-// problem returns what promise is broken in a world, or "".
 func (m *model) problem(w *world) string {
 	for a := range m.requests {
 		for b := range a {

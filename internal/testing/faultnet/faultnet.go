@@ -63,7 +63,6 @@ type Net struct {
 	database   []byte // the SELECT command of the connections, if there was one
 }
 
-// selectCommand matches a SELECT command.
 var selectCommand = regexp.MustCompile(`\*2\r\n\$6\r\nselect\r\n\$\d+\r\n\d+\r\n`)
 
 // handshake matches the commands that go-redis sends on a new connection.
@@ -81,14 +80,12 @@ type rule struct {
 // New returns a network over a dialer.
 func New(dial Dialer) *Net { return &Net{dial: dial, conns: map[*conn]struct{}{}} }
 
-// locked calls f with the mutex locked.
 func (n *Net) locked(f func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	f()
 }
 
-// isDown reports whether connections are refused.
 func (n *Net) isDown() (down bool) {
 	n.locked(func() { down = n.down || n.frozen != nil })
 	return down
@@ -293,7 +290,6 @@ func (n *Net) faultFor(c *conn, b []byte) (f Fault, hit bool, delay time.Duratio
 	return 0, false, n.delay
 }
 
-// conn is a connection of the network.
 type conn struct {
 	net.Conn
 	net     *Net

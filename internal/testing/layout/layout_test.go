@@ -58,7 +58,6 @@ func TestLayout(t *testing.T) {
 	check.That(t, total <= maxCoreLines, "the core has %d lines, more than %d", total, maxCoreLines)
 }
 
-// corePackages returns the names of the folders of internal that are of the core.
 func corePackages(t *testing.T) (names []string) {
 	t.Helper()
 	entries, err := os.ReadDir("../..")
@@ -96,7 +95,6 @@ func list(t *testing.T, core []string) map[string]*pkg {
 
 var fset = token.NewFileSet()
 
-// parse returns the files of a package, and how many lines they have.
 func parse(t *testing.T, p *pkg) (lines int, files []*ast.File) {
 	t.Helper()
 	for _, name := range p.GoFiles {
@@ -111,7 +109,6 @@ func parse(t *testing.T, p *pkg) (lines int, files []*ast.File) {
 // graph has, for each file, those of which it uses a function, method, type, variable or constant.
 type graph map[string]map[string]bool
 
-// reach returns the graph of the files of a package.
 func reach(t *testing.T, p *pkg, files []*ast.File, packages map[string]*pkg) graph {
 	t.Helper()
 	lookup := func(path string) (io.ReadCloser, error) {
@@ -211,7 +208,6 @@ func TestRootNames(t *testing.T) {
 		"the root package exports %d names, more than %d: %s", len(names), maxRootNames, strings.Join(names, " "))
 }
 
-// declared returns the names that a declaration adds to its package.
 func declared(decl ast.Decl) (names []string) {
 	switch d := decl.(type) {
 	case *ast.FuncDecl:

@@ -68,7 +68,6 @@ func StartReplica(t TB, of *Server) *Server {
 	return r
 }
 
-// awaitSync waits until a replica is in sync.
 func (s *Server) awaitSync() {
 	s.t.Helper()
 	s.Await("up", func(ctx context.Context, c *redis.Client) (string, error) {

@@ -264,7 +264,6 @@ func releaseAfterCloseReported(s *embedded.Server, p, _ *Process) {
 	check.That(s, events == "[released true]", "the hooks were told of %s", events)
 }
 
-// holders returns who holds the lock, as another process sees it.
 func (p *Process) holders() []lockkeeper.Holder {
 	p.t.Helper()
 	state, err := admin.Inspect(ctx, p.Keeper, p.lock.Kind, "x")
