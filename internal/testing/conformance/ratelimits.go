@@ -396,8 +396,7 @@ func permitsAfterDataLoss(w *World) {
 	s := w.Process().limiter(2, time.Minute, 0)
 	again := func(what string) {
 		w.Helper()
-		_, err := s.TryAcquire(w.ctx(), 2)
-		check.Is(w, err, nil, "%s", what)
+		check.Is(w, check.ErrorOf(s.TryAcquire(w.ctx(), 2)), nil, "%s", what)
 		w.wantLimitedError(w.limited(s, 1))
 	}
 	again("at first")

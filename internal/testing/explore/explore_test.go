@@ -46,14 +46,21 @@ var (
 	second      = [maxRequests]bool{false, true, false}
 )
 
+func (c *config) isConversion() bool {
+	return c.flags == upgrades || c.flags == upgradesTwo || c.flags == downgrades
+}
+
 func readersShare(a, b string) bool { return a == "w" || b == "w" }
 
-// withDefaults returns a world with two requests, in two keepers, unless it says more.
+// withDefaults returns a world with two requests, in two keepers, unless it says more. A conversion is in the keeper of its lease.
 func (c config) withDefaults() config {
 	if c.requests == 0 {
 		c.requests = 2
 	}
-	if c.keeperOf == [maxRequests]int{} {
+	switch {
+	case c.isConversion():
+		c.origin, c.keeperOf = replaces, together
+	case c.keeperOf == [maxRequests]int{}:
 		c.keeperOf = apart
 	}
 	if c.set == lua.RWLock {
@@ -107,14 +114,14 @@ var groups = []struct {
 		{ticks: 3, breaks: 1, slow: 1},
 	}},
 	{name: "convert", set: lua.RWLock, quick: 2, worlds: []config{
-		{requests: 3, keeperOf: together, flags: upgrades, ticks: 1, cancels: 1},
-		{requests: 3, keeperOf: together, flags: upgradesTwo, ticks: 1, cancels: 1},
-		{keeperOf: together, flags: upgradesTwo, ticks: 2, faults: 1, cancels: 1},
-		{keeperOf: together, flags: downgrades, ticks: 2, faults: 1, cancels: 1},
-		{requests: 3, keeperOf: together, flags: upgrades, ticks: 2, cancels: 1, slow: 1},
-		{requests: 3, keeperOf: together, flags: upgradesTwo, ticks: 1, faults: 1, cancels: 1},
-		{requests: 3, keeperOf: together, flags: downgrades, ticks: 1, faults: 1, cancels: 1},
-		{keeperOf: together, flags: upgradesTwo, ticks: 3, faults: 1, slow: 1, cancels: 1, renewals: 1},
+		{requests: 3, flags: upgrades, ticks: 1, cancels: 1},
+		{requests: 3, flags: upgradesTwo, ticks: 1, cancels: 1},
+		{flags: upgradesTwo, ticks: 2, faults: 1, cancels: 1},
+		{flags: downgrades, ticks: 2, faults: 1, cancels: 1},
+		{requests: 3, flags: upgrades, ticks: 2, cancels: 1, slow: 1},
+		{requests: 3, flags: upgradesTwo, ticks: 1, faults: 1, cancels: 1},
+		{requests: 3, flags: downgrades, ticks: 1, faults: 1, cancels: 1},
+		{flags: upgradesTwo, ticks: 3, faults: 1, slow: 1, cancels: 1, renewals: 1},
 	}},
 	// A mutex that a process retains, beside another process, which may retain it as well.
 	{name: "retain", set: lua.Mutex, quick: 1, worlds: []config{
@@ -163,9 +170,6 @@ func TestSmallWorlds(t *testing.T) {
 			c.set = g.set
 			if c.flags == [maxRequests]string{} {
 				c.flags = g.flags
-			}
-			if g.name == "convert" {
-				c.origin = replaces
 			}
 			c = c.withDefaults()
 			t.Run(g.name+"/"+c.String(), func(t *testing.T) { searchAll(t, c) })

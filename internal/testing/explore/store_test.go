@@ -52,7 +52,7 @@ func TestStoreMatchesServer(t *testing.T) {
 			c.permits = [maxRequests]int64{1, 2, 1}
 		}
 		srv := newServer(c.set, c.tokens(), nil)
-		if c.flags == upgrades || c.flags == upgradesTwo || c.flags == downgrades {
+		if c.isConversion() {
 			srv.origin = replaces
 		}
 		data := &store{keys: map[string]*value{}}

@@ -60,8 +60,7 @@ func TestLayout(t *testing.T) {
 
 func corePackages(t *testing.T) (names []string) {
 	t.Helper()
-	entries, err := os.ReadDir("../..")
-	must.OK(t, err)
+	entries := must.Get(os.ReadDir("../.."))(t)
 	for _, e := range entries {
 		if e.IsDir() && e.Name() != "testing" && e.Name() != "cli" {
 			names = append(names, e.Name())
@@ -79,8 +78,7 @@ func list(t *testing.T, core []string) map[string]*pkg {
 	}
 	cmd := exec.Command("go", args...)
 	cmd.Stderr = os.Stderr
-	out, err := cmd.Output()
-	must.OK(t, err)
+	out := must.Get(cmd.Output())(t)
 	packages := map[string]*pkg{}
 	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
 		p := &pkg{}
@@ -98,8 +96,7 @@ var fset = token.NewFileSet()
 func parse(t *testing.T, p *pkg) (lines int, files []*ast.File) {
 	t.Helper()
 	for _, name := range p.GoFiles {
-		f, err := parser.ParseFile(fset, filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution)
-		must.OK(t, err)
+		f := must.Get(parser.ParseFile(fset, filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution))(t)
 		files = append(files, f)
 		lines += fset.File(f.Pos()).LineCount()
 	}
@@ -119,8 +116,7 @@ func reach(t *testing.T, p *pkg, files []*ast.File, packages map[string]*pkg) gr
 	}
 	info := &types.Info{Uses: map[*ast.Ident]types.Object{}}
 	cfg := types.Config{Importer: importer.ForCompiler(fset, "gc", lookup)}
-	checked, err := cfg.Check(p.ImportPath, fset, files, info)
-	must.OK(t, err)
+	checked := must.Get(cfg.Check(p.ImportPath, fset, files, info))(t)
 	g := graph{}
 	for _, name := range p.GoFiles {
 		g[name] = map[string]bool{}
@@ -195,8 +191,7 @@ func TestRootNames(t *testing.T) {
 		if strings.HasSuffix(path, "_test.go") {
 			continue
 		}
-		f, err := parser.ParseFile(fset, path, nil, parser.SkipObjectResolution)
-		must.OK(t, err)
+		f := must.Get(parser.ParseFile(fset, path, nil, parser.SkipObjectResolution))(t)
 		for _, decl := range f.Decls {
 			names = append(names, declared(decl)...)
 		}

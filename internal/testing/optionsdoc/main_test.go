@@ -12,10 +12,8 @@ import (
 
 // TestPageIsGenerated: docs/options.md is what go generate writes.
 func TestPageIsGenerated(t *testing.T) {
-	want, err := generate("../../..")
-	must.OK(t, err)
-	got, err := os.ReadFile("../../../docs/options.md")
-	must.OK(t, err)
+	want := must.Get(generate("../../.."))(t)
+	got := must.Get(os.ReadFile("../../../docs/options.md"))(t)
 	check.That(t, string(got) == want,
 		"docs/options.md differs from the comments of the options. In the root of the module, run: go generate .")
 }

@@ -107,9 +107,7 @@ func (p *Process) Must(err error) {
 // Enter acquires a lease that the process may grant inside.
 func (p *Process) Enter() *lockkeeper.Lease {
 	p.t.Helper()
-	l, err := p.lock.Inside(ctx)
-	p.Must(err)
-	return l
+	return must.Get(p.lock.Inside(ctx))(p.t)
 }
 
 // Leave releases a lease.
@@ -266,8 +264,7 @@ func releaseAfterCloseReported(s *embedded.Server, p, _ *Process) {
 
 func (p *Process) holders() []lockkeeper.Holder {
 	p.t.Helper()
-	state, err := admin.Inspect(ctx, p.Keeper, p.lock.Kind, "x")
-	p.Must(err)
+	state := must.Get(admin.Inspect(ctx, p.Keeper, p.lock.Kind, "x"))(p.t)
 	return state.Holders
 }
 
@@ -303,8 +300,7 @@ func grantsAreByOneLease(s *embedded.Server, p, other *Process) {
 	p.Leave(l)
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
-	_, err := p.lock.Inside(ended)
-	check.Is(s, err, context.Canceled, "with a context that has ended")
+	check.Is(s, check.ErrorOf(p.lock.Inside(ended)), context.Canceled, "with a context that has ended")
 	p.Must(p.lock.Do(ctx, func(ctx context.Context, f uint64) error {
 		check.That(s, f == fence, "Do has fence %d", f)
 		return ctx.Err()
@@ -403,8 +399,7 @@ func closeEnds(s *embedded.Server, p, other *Process) {
 		check.Is(s, check.ErrorOf(acquire(ctx)), lockkeeper.ErrClosed, "of a closed keeper")
 	}
 	p.Leave(inside)
-	l, err := other.lock.TryAlone(ctx)
-	p.Must(err)
+	l := must.Get(other.lock.TryAlone(ctx))(p.t)
 	other.Leave(l)
 }
 
@@ -454,7 +449,6 @@ func refused(s *embedded.Server, p, other *Process) {
 	}
 	p.Leave(inside)
 	plain := <-other.Waits() // it can be adopted where Retain is set
-	l, err := p.lock.Adopt(ctx, plain.Token())
-	p.Must(err)
+	l := must.Get(p.lock.Adopt(ctx, plain.Token()))(p.t)
 	p.Leave(l)
 }
