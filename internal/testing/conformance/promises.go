@@ -6,7 +6,6 @@ import (
 	"errors"
 	"strconv"
 	"strings"
-	"testing/synctest"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
@@ -147,9 +146,7 @@ func nothingSent(w *World) {
 		w.checkError(held.Extend(w.ctx(), d), lockkeeper.ErrInvalid)
 	}
 	w.checkError(errorOf(l.Adopt(w.ctx(), "")), lockkeeper.ErrInvalid)
-	if !w.Real {
-		synctest.Wait()
-	}
+	w.settle()
 	check.That(w, p.Net.Scripts() == 0, "%d scripts were sent", p.Net.Scripts())
 	w.release(held)
 	w.checkOnlyTombstones()
@@ -331,7 +328,7 @@ func heartbeatTimeoutHonored(w *World) {
 	holder := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
 	ctx, cancel := context.WithCancel(w.ctx())
 	waits := w.acquireAsync(ctx, 1, w.Process(func(o *lockkeeper.Options) { o.HeartbeatTimeout = timeout }).Lock("x").Lock)
-	now := must.Get(w.admin.Time(w.ctx()).Result())(w)
+	now := w.serverTime()
 	list := must.Get(w.admin.ZRangeArgsWithScores(w.ctx(), redis.ZRangeArgs{Key: w.queueKey("x"), Start: protocol.Heartbeats, Stop: "+inf", ByScore: true}).Result())(w)
 	must.That(w, len(list) == 1, "heartbeats: %v", list)
 	if left := time.UnixMilli(int64(list[0].Score) - protocol.Heartbeats).Sub(now); left > timeout || left < timeout-heartbeatInterval-w.slack() {
