@@ -17,20 +17,20 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Deployments runs a primitive on a Redis Cluster, whose slots move, and behind Sentinel.
-func Deployments(t *testing.T, p Primitive) {
-	t.Run("cluster", func(t *testing.T) {
-		t.Parallel()
-		c := redistest.StartCluster(t, 3, 1)
-		d := &deployment{t, p, wrapEverySecondClient(func() redis.UniversalClient { return c.Client() })}
-		d.handoffs(30)
-		d.slotMigrates(c)
-	})
-	t.Run("sentinel", func(t *testing.T) {
-		t.Parallel()
-		s := redistest.StartSentinel(t, 1)
-		d := &deployment{t, p, wrapEverySecondClient(func() redis.UniversalClient { return s.Client() })}
-		d.handoffs(5)
+// deployments runs a primitive on a Redis Cluster, whose slots move, and behind Sentinel.
+func deployments(t *testing.T, p Primitive) {
+	runParallel(t, map[string]func(*testing.T){
+		"cluster": func(t *testing.T) {
+			c := redistest.StartCluster(t, 3, 1)
+			d := &deployment{t, p, wrapEverySecondClient(func() redis.UniversalClient { return c.Client() })}
+			d.handoffs(30)
+			d.slotMigrates(c)
+		},
+		"sentinel": func(t *testing.T) {
+			s := redistest.StartSentinel(t, 1)
+			d := &deployment{t, p, wrapEverySecondClient(func() redis.UniversalClient { return s.Client() })}
+			d.handoffs(5)
+		},
 	})
 }
 
@@ -167,14 +167,17 @@ func eventually(t testing.TB, what string, is func() bool) {
 	}
 }
 
-// documentedRule returns the ACL rule from docs/operations.md as the arguments of a command.
-func documentedRule(t testing.TB) []any {
+// documentedUser gives servers the user of docs/operations.md, and returns its name and password.
+func documentedUser(t testing.TB, servers ...*redistest.Server) (name, password string) {
 	t.Helper()
 	args := []any{"acl", "setuser"}
 	for _, f := range redistest.DocumentedUser(t, "../docs/operations.md") {
 		args = append(args, f)
 	}
-	return args
+	for _, s := range servers {
+		must.OK(t, s.Client().Do(t.Context(), args...).Err())
+	}
+	return args[2].(string), "change-me"
 }
 
 // newUser returns a client of a new user, who may do everything with any key and channel unless the rules say otherwise.
@@ -199,45 +202,38 @@ func (w *World) lockOf(rdb *redis.Client) Locker {
 	return must.Get(w.P.New(newKeeper(w, rdb, lockkeeper.Options{}), "x", Options{TTL: time.Minute}))(w)
 }
 
-// Rights runs a primitive as a user with the permissions in docs/operations.md and no more, on one server and on a
-// cluster: waits are ended by messages, leases are renewed, and nothing is logged.
-func Rights(t *testing.T, p Primitive) {
-	t.Run("single", func(t *testing.T) {
-		t.Parallel()
-		s := redistest.Start(t)
-		runAsDocumentedUser(t, p, []*redistest.Server{s}, func(user, password string) redis.UniversalClient {
-			return redis.NewClient(&redis.Options{Addr: s.Addr, Username: user, Password: password})
-		})
-	})
-	if !p.everywhere() {
-		return
-	}
-	t.Run("cluster", func(t *testing.T) {
-		t.Parallel()
-		c := redistest.StartCluster(t, 3, 0)
-		runAsDocumentedUser(t, p, c.Primaries, func(user, password string) redis.UniversalClient {
-			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.Addrs(), Username: user, Password: password})
-		})
-	})
+func clusterClientOf(t testing.TB, c *redistest.Cluster, user, password string) redis.UniversalClient {
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.Addrs(), Username: user, Password: password})
+	t.Cleanup(func() { _ = rdb.Close() })
+	return rdb
 }
 
-func runAsDocumentedUser(t *testing.T, p Primitive, servers []*redistest.Server, dial func(user, password string) redis.UniversalClient) {
-	ctx := must.Within(t, 30*time.Second)
-	rule := documentedRule(t)
-	user := rule[2].(string)
-	for _, s := range servers {
-		if err := s.Client().Do(ctx, rule...).Err(); err != nil {
-			t.Fatalf("the documented rule: %v", err)
+// rights runs a primitive as a user with the permissions in docs/operations.md and no more, on one server and on a
+// cluster: waits are ended by messages, leases are renewed, and nothing is logged.
+func rights(t *testing.T, p Primitive) {
+	tests := map[string]func(*testing.T){"single": func(t *testing.T) {
+		s := redistest.Start(t)
+		user, password := documentedUser(t, s)
+		runAsDocumentedUser(t, p, func() redis.UniversalClient { return clientOf(t, s, user, password) })
+	}}
+	if p.everywhere() {
+		tests["cluster"] = func(t *testing.T) {
+			c := redistest.StartCluster(t, 3, 0)
+			user, password := documentedUser(t, c.Primaries...)
+			runAsDocumentedUser(t, p, func() redis.UniversalClient { return clusterClientOf(t, c, user, password) })
 		}
 	}
+	runParallel(t, tests)
+}
+
+func runAsDocumentedUser(t *testing.T, p Primitive, dial func() redis.UniversalClient) {
+	ctx := must.Within(t, 30*time.Second)
 	var log bytes.Buffer
 	logger := slog.New(slog.NewTextHandler(&log, nil))
 	received, renewed, queued := make(chan struct{}, 100), make(chan struct{}, 100), make(chan struct{}, 100)
 	var locks []Locker
 	for range 2 {
-		rdb := dial(user, "change-me")
-		t.Cleanup(func() { _ = rdb.Close() })
-		k := newKeeper(t, rdb, lockkeeper.Options{HeartbeatInterval: rareHeartbeat, Logger: logger, Hooks: lockkeeper.Hooks{
+		k := newKeeper(t, dial(), lockkeeper.Options{HeartbeatInterval: rareHeartbeat, Logger: logger, Hooks: lockkeeper.Hooks{
 			Queued:         func(lockkeeper.Event) { queued <- struct{}{} },
 			WakeupReceived: func(lockkeeper.Event) { received <- struct{}{} },
 			Renewed:        func(lockkeeper.Event) { renewed <- struct{}{} },

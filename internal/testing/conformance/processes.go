@@ -94,8 +94,8 @@ func stopHolder(c *redistest.Child) {
 	c.WaitForLine("released <nil>")
 }
 
-// Processes runs a primitive in several processes, and kills and freezes them.
-func Processes(t *testing.T, p Primitive) {
+// processes runs a primitive in several processes, and kills and freezes them.
+func processes(t *testing.T, p Primitive) {
 	ctx := context.Background()
 	queue := "{lock:x}:" + p.Kind + ":queue"
 	run := func(name string, test func(t *testing.T, s *redistest.Server)) {

@@ -15,8 +15,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Replicas runs a primitive on primaries with two replicas each and waits for their acknowledgement.
-func Replicas(t *testing.T, p Primitive) {
+// replicas runs a primitive on primaries with two replicas each and waits for their acknowledgement.
+func replicas(t *testing.T, p Primitive) {
 	redistest.RequireBinary(t)
 	tests := map[string]func(*testing.T){
 		"grants": func(t *testing.T) {
@@ -30,12 +30,7 @@ func Replicas(t *testing.T, p Primitive) {
 	if p.Kind == "fair" { // the code path is the same for all
 		tests["fsync"] = func(t *testing.T) { fsyncAck(t, p) }
 	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			test(t)
-		})
-	}
+	runParallel(t, tests)
 }
 
 // startReplicated starts a primary with two replicas.
@@ -191,19 +186,14 @@ func fsyncAck(t *testing.T, p Primitive) {
 	must.Report(t, lease.Release(ctx))
 }
 
-// Failovers promotes a replica and shows the consequences that docs/guarantees.md describes. What is not promised is
+// failovers promotes a replica and shows the consequences that docs/guarantees.md describes. What is not promised is
 // tested as well, so that the page says neither too little nor too much.
-func Failovers(t *testing.T, p Primitive) {
-	for name, test := range map[string]func(*deployment){
-		"acknowledged_grant_survives_failover": acknowledgedGrantSurvives,
-		"isolated_old_primary":                 isolatedOldPrimary,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			redistest.RequireBinary(t)
-			test(&deployment{T: t, p: p})
-		})
-	}
+func failovers(t *testing.T, p Primitive) {
+	redistest.RequireBinary(t)
+	runParallel(t, map[string]func(*testing.T){
+		"acknowledged_grant_survives_failover": func(t *testing.T) { acknowledgedGrantSurvives(&deployment{T: t, p: p}) },
+		"isolated_old_primary":                 func(t *testing.T) { isolatedOldPrimary(&deployment{T: t, p: p}) },
+	})
 }
 
 // useClient sets the client of the deployment from now on.

@@ -25,20 +25,15 @@ import (
 
 // Retained runs the tests of rwlock.Options.Retain that need real servers, users with few permissions, or processes.
 func Retained(t *testing.T) {
-	for name, test := range map[string]func(*testing.T){
+	redistest.RequireBinary(t)
+	runParallel(t, map[string]func(*testing.T){
 		"cluster":                          retainedOnCluster,
 		"without_permission_to_publish":    recallWithoutPermission,
 		"replica_ack":                      retainedWithReplicaAck,
 		"frozen_process_delays_by_ttl":     func(t *testing.T) { retainingProcessStops(t, syscall.SIGSTOP) },
 		"killed_process_delays_by_ttl":     func(t *testing.T) { retainingProcessStops(t, syscall.SIGKILL) },
 		"many_names_on_one_cluster_member": manyRetainedNames,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			redistest.RequireBinary(t)
-			test(t)
-		})
-	}
+	})
 }
 
 // retainedTTL is the ttl of retained leases here, and promptly the time within which a writer gets the lock from processes that
@@ -134,15 +129,8 @@ func (p *retainer) recalls(name string, writer *retainer) {
 // retainedOnCluster has the permissions in docs/operations.md and no more.
 func retainedOnCluster(t *testing.T) {
 	c := redistest.StartCluster(t, 3, 0)
-	rule := documentedRule(t)
-	for _, s := range c.Primaries {
-		must.OK(t, s.Client().Do(t.Context(), rule...).Err())
-	}
-	client := func() redis.UniversalClient {
-		rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.Addrs(), Username: rule[2].(string), Password: "change-me"})
-		t.Cleanup(func() { _ = rdb.Close() })
-		return rdb
-	}
+	user, password := documentedUser(t, c.Primaries...)
+	client := func() redis.UniversalClient { return clusterClientOf(t, c, user, password) }
 	p, writer := newRetainer(t, client()), newRetainer(t, client())
 	for i := range 10 { // on all primaries
 		p.recalls(fmt.Sprint("n", i), writer)

@@ -117,14 +117,24 @@ type Process struct {
 // All runs all tests of a primitive: the cases, the documented permissions, and deployments and processes, which are the same for
 // all primitives.
 func All(t *testing.T, p Primitive) {
-	parts := map[string]func(*testing.T, Primitive){"cases": Run, "documented_acl": Rights}
-	if p.everywhere() {
-		parts["deployments"], parts["processes"], parts["replicas"], parts["failovers"] = Deployments, Processes, Replicas, Failovers
+	parts := map[string]func(*testing.T){
+		"cases":          func(t *testing.T) { Run(t, p) },
+		"documented_acl": func(t *testing.T) { rights(t, p) },
 	}
-	for name, part := range parts {
+	if p.everywhere() {
+		parts["deployments"] = func(t *testing.T) { deployments(t, p) }
+		parts["processes"] = func(t *testing.T) { processes(t, p) }
+		parts["replicas"] = func(t *testing.T) { replicas(t, p) }
+		parts["failovers"] = func(t *testing.T) { failovers(t, p) }
+	}
+	runParallel(t, parts)
+}
+
+func runParallel(t *testing.T, tests map[string]func(*testing.T)) {
+	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			part(t, p)
+			test(t)
 		})
 	}
 }
