@@ -2,6 +2,7 @@
 package check
 
 import (
+	"cmp"
 	"errors"
 	"testing"
 )
@@ -24,3 +25,9 @@ func Is(t testing.TB, err, want error, format string, args ...any) {
 
 // ErrorOf is the error of a call that returns something else besides.
 func ErrorOf[T any](_ T, err error) error { return err }
+
+// Between fails the test unless what it got lies between two bounds, both included.
+func Between[T cmp.Ordered](t testing.TB, got, least, most T, what string) {
+	t.Helper()
+	That(t, got >= least && got <= most, "%s: %v, want from %v to %v", what, got, least, most)
+}

@@ -63,8 +63,7 @@ func limitReachedNotExceeded(w *World) {
 		taken.Add(-int64(n))
 		w.giveBack(g)
 	})
-	check.That(w, peak.Load() == limit && over.Load() == 0,
-		"%d permits of %d at the most, %d times too many", peak.Load(), limit, over.Load())
+	check.That(w, peak.Load() == limit && over.Load() == 0, "%d permits at the most, %d times too many", peak.Load(), over.Load())
 	w.available(w.Process().sem(limit), limit)
 	w.checkClean()
 }

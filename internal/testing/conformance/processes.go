@@ -131,8 +131,7 @@ func processes(t *testing.T, p Primitive) {
 		a.Signal(syscall.SIGKILL)
 		start := time.Now()
 		b.WaitForLine("held")
-		check.That(t, time.Since(start) <= 3*ttl,
-			"the next holder was granted the lock %v after the kill, with a lease of %v", time.Since(start), 2*ttl)
+		check.Between(t, time.Since(start), 0, 3*ttl, "the next holder was granted the lock after the kill, of a holder with a lease of 2 ttl")
 	})
 	run("killed_waiter_causes_no_delay", func(t *testing.T, s *redistest.Server) {
 		a := startHolder(t, s)
@@ -175,8 +174,7 @@ func processes(t *testing.T, p Primitive) {
 		stopHolder(a)
 		start := time.Now()
 		b.WaitForLine("held")
-		check.That(t, time.Since(start) <= 2*3*heartbeatInterval,
-			"three frozen waiters delayed the queue by %v, the heartbeat timeout is %v", time.Since(start), 3*heartbeatInterval)
+		check.Between(t, time.Since(start), 0, 2*3*heartbeatInterval, "three frozen waiters delayed the queue")
 		// When they are continued, they rejoin the queue and are granted the lock one after the other.
 		for _, f := range frozen {
 			f.Signal(syscall.SIGCONT)

@@ -168,8 +168,7 @@ func ttlBounds(w *World) {
 	}
 	lease := w.hold(p.Lock("x", withoutRenewal))
 	w.must(lease.Extend(w.ctx(), most))
-	check.That(w, time.Until(lease.Deadline()) >= most*98/100,
-		"extended to %v, its holder relies on it for %v", most, time.Until(lease.Deadline()))
+	check.Between(w, left(lease), most*98/100, most, "its holder relies on the extended lease")
 	w.checkError(lease.Extend(w.ctx(), most+1), lockkeeper.ErrInvalid)
 	w.release(lease)
 }
@@ -177,8 +176,7 @@ func ttlBounds(w *World) {
 func defaultTTL(w *World) {
 	l := must.Get(w.P.New(w.Process().Keeper, "x", Options{}))(w)
 	lease := w.hold(l)
-	check.That(w, time.Until(lease.Deadline()) <= 30*time.Second && time.Until(lease.Deadline()) >= 25*time.Second,
-		"its holder relies on it for %v", time.Until(lease.Deadline()))
+	check.Between(w, left(lease), 25*time.Second, 30*time.Second, "its holder relies on it")
 	w.checkKeyExpiry("x", 30*time.Second)
 	w.release(lease)
 }
@@ -193,8 +191,7 @@ func (w *World) checkKeyExpiry(name string, want time.Duration) {
 func adoptExtendsToTTL(w *World) {
 	first := w.hold(w.Process().Lock("x", withoutRenewal))
 	lease := must.Get(w.Process().Lock("x", withoutRenewal, withTTL(time.Minute)).Adopt(w.ctx(), first.Token()))(w)
-	check.That(w, time.Until(lease.Deadline()) >= 55*time.Second && time.Until(lease.Deadline()) <= time.Minute,
-		"its holder relies on it for %v", time.Until(lease.Deadline()))
+	check.Between(w, left(lease), 55*time.Second, time.Minute, "its holder relies on it")
 	w.checkKeyExpiry("x", time.Minute)
 	w.release(lease)
 }
@@ -349,8 +346,7 @@ func foreignHolder(w *World) {
 	w.checkError(errorOf(l.TryLock(w.ctx())), lockkeeper.ErrNotAcquired)
 	ends := time.Now().Add(ttl)
 	r := w.awaitGrant(w.lockAsync(w.ctx(), l), ttl+50*time.Millisecond)
-	check.That(w, w.Real || r.at.Sub(ends) >= -50*time.Millisecond && r.at.Sub(ends) <= 50*time.Millisecond,
-		"it was granted the lock %v after the end of a foreign lease", r.at.Sub(ends))
+	w.inTime(r.at.Sub(ends), -50*time.Millisecond, 50*time.Millisecond, "granted after the end of a foreign lease")
 	w.checkError(errorOf(w.Process().Lock("x").Adopt(w.ctx(), "their token")), lockkeeper.ErrLost)
 	w.release(r.lease)
 

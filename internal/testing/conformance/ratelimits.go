@@ -127,9 +127,8 @@ func windowAdmitsInOrder(w *World) {
 	w.checkWindows(list, window, 2)
 	slices.Sort(late)
 	worst := late[len(late)-1]
-	check.That(w, (w.Real || worst <= 2*time.Millisecond) && late[0] <= 50*time.Millisecond,
-		"queued after the permits had returned, for %v", late)
-	check.That(w, late[0] > 0 || !w.Real, "admitted before its permit was back, late by %v", late)
+	w.inTime(worst, -window, 2*time.Millisecond, "waiting after the permits had returned")
+	check.That(w, late[0] <= 50*time.Millisecond && (late[0] > 0 || !w.Real), "admitted too late, or before the permit was back: %v", late)
 	w.checkAllKeysExpire()
 }
 
@@ -258,8 +257,7 @@ func cancelAtPermitReturn(w *World) {
 		if r := await(w, waits, 0); r.err != nil {
 			w.checkError(r.err, lockkeeper.ErrNotAcquired, context.Canceled)
 			w.awaitAvailable(probe, 1)
-			check.That(w, time.Since(returns) <= 10*time.Millisecond,
-				"the permit of a wait that was cancelled was away for %v", time.Since(returns))
+			w.inTime(time.Since(returns), 0, 10*time.Millisecond, "the permit of a wait that was cancelled was away")
 		}
 		w.awaitWaiters("x", 0)
 	}
@@ -372,8 +370,7 @@ func windowClockSetBack(w *World) {
 	w.wantLimitedError(w.limited(s, 1))
 	w.available(s, 0)
 	r := w.awaitGrant(waits, 2*per)
-	check.That(w, r.at.Sub(start) >= per/2 && r.at.Sub(start) <= per+heartbeatInterval,
-		"permits were away for %v after the clock was set back, the window is of %v", r.at.Sub(start), per)
+	w.inTime(r.at.Sub(start), per/2, per+heartbeatInterval, "permits were away after the clock was set back")
 	w.available(s, 1)
 	w.checkAllKeysExpire()
 }

@@ -511,6 +511,17 @@ func (w *World) checkError(err error, want ...error) {
 
 func errorOf[T any](_ T, err error) error { return err }
 
+// inTime checks how long something has taken in virtual time. On a real server it may take longer.
+func (w *World) inTime(took, least, most time.Duration, what string) {
+	if !w.Real {
+		w.Helper()
+		check.Between(w, took, least, most, what)
+	}
+}
+
+// left is how long the holder of a lease relies on it.
+func left(lease *lockkeeper.Lease) time.Duration { return time.Until(lease.Deadline()) }
+
 func (w *World) awaitLoss(l *lockkeeper.Lease, within time.Duration) {
 	w.Helper()
 	select {
