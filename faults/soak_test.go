@@ -212,7 +212,7 @@ func (s *soak) round(length time.Duration) {
 	s.grants += len(h.spans)
 	brought := map[uint64]bool{}
 	for _, x := range h.spans {
-		if x.Shares && brought[x.Fence] && !strings.HasPrefix(x.Name, "rate") {
+		if x.Shares && brought[x.Fence] && !x.isRate() {
 			s.inside++
 		}
 		brought[x.Fence] = true
@@ -293,11 +293,7 @@ func (s *soak) awaitEmpty() {
 // standard input ends.
 const childAddr = "LOCKKEEPER_SOAK_CHILD"
 
-// spanReport is what such a process prints of a span, when it is granted and before it is released.
-type spanReport struct {
-	Complete bool // the span is complete
-	span
-}
+func (s *span) isRate() bool { return strings.HasPrefix(s.Name, "rate") }
 
 func (s *span) key() string { return fmt.Sprint(s.Name, " ", s.Fence, " ", s.Called) }
 
@@ -312,28 +308,19 @@ func child() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		stop()
 	}()
-	var mu sync.Mutex // guards the fields below
+	var mu sync.Mutex // guards out
 	out := json.NewEncoder(os.Stdout)
-	begun := map[string]bool{}
-	say := func(s span) {
+	say := func(s span) { // when it is granted and before it is released, or once if it is not held
 		mu.Lock()
 		defer mu.Unlock()
-		key := s.key()
-		over := begun[key] || s.Freed > 0
-		begun[key] = !over
-		if over {
-			delete(begun, key)
-		}
-		_ = out.Encode(spanReport{over, s})
+		_ = out.Encode(s)
 	}
-	none := func(s span) {
-		if strings.HasPrefix(s.Name, "rate") {
-			mu.Lock()
-			defer mu.Unlock()
-			_ = out.Encode(spanReport{true, s})
+	unheld := func(s span) {
+		if s.isRate() {
+			say(s)
 		}
 	}
-	if err := n.runWorkload(ctx, uint64(os.Getpid()), say, none); err != nil {
+	if err := n.runWorkload(ctx, uint64(os.Getpid()), say, unheld); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	}
 	n.close()
@@ -355,15 +342,15 @@ func (s *soak) spawn(h *history) *childProcess {
 	go func() {
 		defer close(c.ended)
 		for line := range c.Lines {
-			var x spanReport
+			var x span
 			if json.Unmarshal([]byte(line), &x) != nil {
 				continue // it was killed while it wrote
 			}
-			if x.Complete {
+			if _, granted := c.open[x.key()]; granted || x.isRate() {
 				delete(c.open, x.key())
-				h.add(x.span)
+				h.add(x)
 			} else {
-				c.open[x.key()] = x.span
+				c.open[x.key()] = x
 			}
 		}
 	}()

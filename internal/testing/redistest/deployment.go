@@ -42,19 +42,10 @@ func StartSentinel(t TB, replicas int) *Sentinel {
 	for _, addr := range s.Addrs {
 		w := &Server{t: t, Addr: addr, done: make(chan struct{})}
 		w.Await("2 "+strconv.Itoa(replicas), func(ctx context.Context, c *redis.Client) (string, error) {
-			v, err := c.Do(ctx, "sentinel", "master", "main").StringSlice()
-			if err != nil {
-				m, err2 := c.Do(ctx, "sentinel", "master", "main").Result()
-				if fields, ok := m.(map[any]any); ok && err2 == nil {
-					return fmt.Sprintf("%v %v", fields["num-other-sentinels"], fields["num-slaves"]), nil
-				}
-				return "", err
-			}
-			fields := map[string]string{}
-			for i := 0; i+1 < len(v); i += 2 {
-				fields[v[i]] = v[i+1]
-			}
-			return fields["num-other-sentinels"] + " " + fields["num-slaves"], nil
+			cmd := redis.NewMapStringStringCmd(ctx, "sentinel", "master", "main")
+			_ = c.Process(ctx, cmd)
+			fields, err := cmd.Result()
+			return fields["num-other-sentinels"] + " " + fields["num-slaves"], err
 		})
 	}
 	return s
@@ -98,17 +89,11 @@ func StartCluster(t TB, primaries, replicas int) *Cluster {
 			"--cluster-port", strconv.Itoa(FreePort(t)), "--cluster-replica-validity-factor", "0")
 	}
 	ctx := context.Background()
-	must := func(err error) {
-		if err != nil {
-			t.Helper()
-			t.Fatalf("building a cluster: %v", err)
-		}
-	}
 	var all []*Server
 	for i := range primaries {
 		p := node()
-		must(p.Client().ClusterAddSlotsRange(ctx, i*16384/primaries, (i+1)*16384/primaries-1).Err())
-		must(p.Client().Do(ctx, "cluster", "set-config-epoch", i+1).Err())
+		get(t, p.Client().ClusterAddSlotsRange(ctx, i*16384/primaries, (i+1)*16384/primaries-1))
+		get(t, p.Client().Do(ctx, "cluster", "set-config-epoch", i+1))
 		c.Primaries = append(c.Primaries, p)
 		all = append(all, p)
 	}
@@ -121,7 +106,7 @@ func StartCluster(t TB, primaries, replicas int) *Cluster {
 	}
 	bus := func(s *Server) string { return s.args[slices.Index(s.args, "--cluster-port")+1] }
 	for _, s := range all[1:] {
-		must(s.Client().Do(ctx, "cluster", "meet", "127.0.0.1", all[0].Port, bus(all[0])).Err())
+		get(t, s.Client().Do(ctx, "cluster", "meet", "127.0.0.1", all[0].Port, bus(all[0])))
 	}
 	awaitAll := func(name, want string) { // a field of CLUSTER INFO
 		for _, s := range all {
@@ -132,8 +117,7 @@ func StartCluster(t TB, primaries, replicas int) *Cluster {
 	}
 	awaitAll("cluster_known_nodes", strconv.Itoa(len(all)))
 	for i, p := range c.Primaries {
-		id, err := p.Client().Do(ctx, "cluster", "myid").Text()
-		must(err)
+		id := p.id()
 		for _, r := range c.Replicas[i] {
 			r.Await("OK", func(ctx context.Context, c *redis.Client) (string, error) {
 				return c.ClusterReplicate(ctx, id).Result()
@@ -167,35 +151,7 @@ func (c *Cluster) Client() *redis.ClusterClient {
 func (c *Cluster) MoveSlot(key string, meanwhile ...func()) *Server {
 	c.t.Helper()
 	ctx := context.Background()
-	must := func(err error) {
-		if err != nil {
-			c.t.Helper()
-			c.t.Fatalf("moving the slot of %q: %v", key, err)
-		}
-	}
-	slot, err := c.Primaries[0].Client().ClusterKeySlot(ctx, key).Result()
-	must(err)
-	ids := map[*Server]string{}
-	for _, p := range c.Primaries {
-		id, err := p.Client().Do(ctx, "cluster", "myid").Text()
-		must(err)
-		ids[p] = id
-	}
-	owner := func() *Server {
-		for _, p := range c.Primaries {
-			shards, err := p.Client().ClusterShards(ctx).Result()
-			must(err)
-			for _, shard := range shards {
-				owns := slices.ContainsFunc(shard.Nodes, func(n redis.Node) bool { return n.ID == ids[p] })
-				for _, s := range shard.Slots {
-					if owns && s.Start <= slot && slot <= s.End {
-						return p
-					}
-				}
-			}
-		}
-		return nil
-	}
+	slot := get(c.t, c.Primaries[0].Client().ClusterKeySlot(ctx, key))
 	// The target claims the slot with an epoch above all that it knows of. If an earlier migration is not known on
 	// all primaries yet, that epoch may be too low, and in the end no primary would own the slot.
 	for _, p := range c.Primaries {
@@ -209,24 +165,27 @@ func (c *Cluster) MoveSlot(key string, meanwhile ...func()) *Server {
 			return "agreed", err
 		})
 	}
-	from := owner()
-	if from == nil {
+	i := slices.IndexFunc(c.Primaries, func(p *Server) bool { return p.owns(slot) })
+	if i < 0 {
 		c.t.Fatalf("no primary owns the slot of %q", key)
 	}
+	from := c.Primaries[i]
 	to := c.Primaries[0]
 	if from == to {
 		to = c.Primaries[1]
 	}
 	source, target := from.Client(), to.Client()
-	must(target.Do(ctx, "cluster", "setslot", slot, "importing", ids[from]).Err())
-	must(source.Do(ctx, "cluster", "setslot", slot, "migrating", ids[to]).Err())
-	if len(meanwhile) > 0 {
-		meanwhile[0]()
-		meanwhile = meanwhile[1:]
+	get(c.t, target.Do(ctx, "cluster", "setslot", slot, "importing", from.id()))
+	get(c.t, source.Do(ctx, "cluster", "setslot", slot, "migrating", to.id()))
+	next := func() {
+		if len(meanwhile) > 0 {
+			meanwhile[0]()
+			meanwhile = meanwhile[1:]
+		}
 	}
+	next()
 	for {
-		keys, err := source.ClusterGetKeysInSlot(ctx, int(slot), 100).Result()
-		must(err)
+		keys := get(c.t, source.ClusterGetKeysInSlot(ctx, int(slot), 100))
 		if len(keys) == 0 {
 			break
 		}
@@ -234,17 +193,36 @@ func (c *Cluster) MoveSlot(key string, meanwhile ...func()) *Server {
 			keys = keys[:len(keys)/2]
 		}
 		for _, k := range keys {
-			must(source.Migrate(ctx, "127.0.0.1", strconv.Itoa(to.Port), k, 0, 5*time.Second).Err())
+			get(c.t, source.Migrate(ctx, "127.0.0.1", strconv.Itoa(to.Port), k, 0, 5*time.Second))
 		}
-		if len(meanwhile) > 0 {
-			meanwhile[0]()
-			meanwhile = meanwhile[1:]
-		}
+		next()
 	}
 	for _, s := range []*Server{to, from} {
-		must(s.Client().Do(ctx, "cluster", "setslot", slot, "node", ids[to]).Err())
+		get(c.t, s.Client().Do(ctx, "cluster", "setslot", slot, "node", to.id()))
 	}
 	return to
+}
+
+// get returns the reply to a command.
+func get[T any](t TB, cmd interface{ Result() (T, error) }) T {
+	t.Helper()
+	v, err := cmd.Result()
+	must(t, err)
+	return v
+}
+
+// id returns the server's name in its cluster.
+func (s *Server) id() string {
+	return get(s.t, s.Client().Do(context.Background(), "cluster", "myid")).(string)
+}
+
+// owns reports whether the server considers itself the primary of a slot.
+func (s *Server) owns(slot int64) bool {
+	id := s.id()
+	return slices.ContainsFunc(get(s.t, s.Client().ClusterShards(context.Background())), func(shard redis.ClusterShard) bool {
+		return slices.ContainsFunc(shard.Nodes, func(n redis.Node) bool { return n.ID == id }) &&
+			slices.ContainsFunc(shard.Slots, func(r redis.SlotRange) bool { return r.Start <= slot && slot <= r.End })
+	})
 }
 
 // field returns a function that picks a field from the reply to INFO or CLUSTER INFO.
