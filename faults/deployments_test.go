@@ -71,13 +71,9 @@ func (p *deploymentClient) release(leases map[string]*lockkeeper.Lease) {
 
 func lost(t *testing.T, leases map[string]*lockkeeper.Lease, within time.Duration) {
 	t.Helper()
-	late := time.After(within)
+	late := time.Now().Add(within)
 	for kind, l := range leases {
-		select {
-		case <-l.Done():
-		case <-late:
-			t.Fatalf("%s: the loss was not reported within %v", kind, within)
-		}
+		must.Receive(t, l.Done(), time.Until(late), kind+": the report of a loss")
 		check.Is(t, l.Err(), lockkeeper.ErrLost, "%s", kind)
 		err := l.Release(context.Background())
 		check.Is(t, err, lockkeeper.ErrLost, "%s: a lost lease was released", kind)

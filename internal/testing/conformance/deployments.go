@@ -150,11 +150,7 @@ func (d *deployment) slotMigrates(c *redistest.Cluster) {
 		})
 		check.Is(d, lease.Release(ctx), nil, "%s", what)
 		check.Is(d, <-got, nil, "%s", what)
-		select {
-		case <-received:
-		case <-time.After(frequentHeartbeat):
-			d.Errorf("%s: no wake-up was received after the slot had moved", what)
-		}
+		must.Receive(d, received, frequentHeartbeat, what+": a wake-up after the slot had moved")
 	}
 	pass("there")
 	pass("and back")

@@ -271,10 +271,8 @@ func waiterWithWritesRefused(w *World) {
 	r := await(w, ch, giveUp+5*heartbeatInterval)
 	w.checkError(r.err, lockkeeper.ErrUnavailable)
 	check.That(w, redis.HasErrorPrefix(r.err, "NOREPLICAS"), "it ended with %v", r.err)
-	var calls int
-	if _, err := fmt.Sscanf(w.admin.InfoMap(w.ctx(), "commandstats").Item("Commandstats", "cmdstat_evalsha"), "calls=%d", &calls); err != nil || calls > 100 {
-		w.Errorf("%d scripts were sent meanwhile, %v", calls, err)
-	}
+	calls := w.server.ScriptCalls(w)()
+	check.That(w, calls <= 100, "%v scripts were sent meanwhile", calls)
 	w.must(w.admin.ConfigSet(w.ctx(), "min-replicas-to-write", "0").Err())
 }
 
@@ -335,11 +333,7 @@ func serverPauses(w *World) {
 	end := time.Now().Add(2*ttl + time.Second)
 	pause(2*ttl + time.Second)
 	w.checkLockTimesOut(l, heartbeatInterval)
-	select {
-	case <-ctx.Done():
-	case <-time.After(time.Until(end)):
-		w.Error("the loss was not reported by the end of the pause")
-	}
+	must.Receive(w, ctx.Done(), time.Until(end), "the report of the loss, before the end of the pause")
 	w.checkError(context.Cause(ctx), lockkeeper.ErrLost)
 	w.checkError(lease.Release(w.ctx()), lockkeeper.ErrLost)
 	time.Sleep(time.Until(end))

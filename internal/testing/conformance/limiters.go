@@ -46,11 +46,7 @@ type limits interface {
 // limiter returns the limiter of a process. With maxConcurrent 0 it is a Limiter.
 func (p *Process) limiter(limit int, window time.Duration, maxConcurrent int) limiter {
 	p.w.Helper()
-	return p.limiterOf("x", limit, window, maxConcurrent)
-}
-
-func (p *Process) limiterOf(name string, limit int, window time.Duration, maxConcurrent int) limiter {
-	p.w.Helper()
+	const name = "x"
 	if maxConcurrent > 0 {
 		l := must.Get(ratelimit.NewConcurrent(p.Keeper, name, limit, window, maxConcurrent, &ratelimit.ConcurrentOptions{TTL: ttl}))(p.w)
 		return limiter{limits: l, leasing: l, w: p.w}
@@ -173,14 +169,9 @@ func (w *World) awaitAvailable(l limits, want int) {
 	})
 }
 
-func nextEvent[T any](w *World, reported chan T) (x T) {
+func nextEvent[T any](w *World, reported chan T) T {
 	w.Helper()
-	select {
-	case x = <-reported:
-	case <-time.After(10 * time.Second):
-		w.Fatal("the hook was not called")
-	}
-	return x
+	return must.Receive(w, reported, 10*time.Second, "a call of the hook")
 }
 
 // contend takes random numbers of permits from several processes at once, and calls f with what it was granted.

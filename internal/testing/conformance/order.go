@@ -48,10 +48,7 @@ func servedInOrder(w *World) {
 		l := ps[i%len(ps)].Lock("x")
 		go func() {
 			lease, err := l.Lock(w.ctx())
-			if err != nil {
-				w.Error(err)
-				return
-			}
+			must.Report(w, err)
 			order <- i
 			_ = lease.Release(w.ctx())
 		}()
@@ -138,12 +135,8 @@ func heartbeatPositions(w *World) {
 		if release != nil {
 			w.release(release)
 		}
-		select {
-		case at := <-reported:
-			check.That(w, at == 2-i, "position %d, want %d", at, 2-i)
-		case <-time.After(2*heartbeatInterval + w.slack()):
-			w.Fatalf("position %d was not reported", 2-i)
-		}
+		at := must.Receive(w, reported, 2*heartbeatInterval+w.slack(), "a position")
+		check.That(w, at == 2-i, "position %d, want %d", at, 2-i)
 	}
 	w.release(w.expectGranted(turns[1]))
 	w.release(w.expectGranted(turns[2]))

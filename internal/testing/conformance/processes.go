@@ -233,14 +233,10 @@ func processes(t *testing.T, p Primitive) {
 		}
 		time.Sleep(3 * ttl / 2)
 		s.Thaw()
-		late := time.After(10 * time.Second)
+		late := time.Now().Add(10 * time.Second)
 		for i, ch := range ended {
-			select {
-			case err := <-ch:
-				check.Is(t, err, nil, "call %d", i)
-			case <-late:
-				t.Fatalf("the lock is free, and call %d has not returned", i)
-			}
+			err := must.Receive(t, ch, time.Until(late), "the return of a call though the lock is free")
+			check.Is(t, err, nil, "call %d", i)
 		}
 	})
 	run("server_freeze_leaves_no_stale_lease", func(t *testing.T, s *redistest.Server) {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"strconv"
 	"strings"
 	"time"
 
@@ -328,9 +327,8 @@ func heartbeatTimeoutHonored(w *World) {
 	now := w.serverTime()
 	list := must.Get(w.admin.ZRangeArgsWithScores(w.ctx(), redis.ZRangeArgs{Key: w.queueKey("x"), Start: protocol.Heartbeats, Stop: "+inf", ByScore: true}).Result())(w)
 	must.That(w, len(list) == 1, "heartbeats: %v", list)
-	if left := time.UnixMilli(int64(list[0].Score) - protocol.Heartbeats).Sub(now); left > timeout || left < timeout-heartbeatInterval-w.slack() {
-		w.Errorf("the heartbeat lapses in %v, want %v (%s)", left, timeout, strconv.FormatFloat(list[0].Score, 'f', 0, 64))
-	}
+	lapses := time.UnixMilli(int64(list[0].Score) - protocol.Heartbeats).Sub(now)
+	check.Between(w, lapses, timeout-heartbeatInterval-w.slack(), timeout, "the heartbeat lapses")
 	cancel()
 	await(w, waits, 0)
 	w.release(holder)

@@ -269,10 +269,6 @@ func isolatedOldPrimary(d *deployment) {
 	check.Is(d, first.Err(), nil, "the first holder considers its lease lost")
 	check.Is(d, second.Err(), nil, "the second holder has lost it")
 	must.OK(d, primary.Client().ConfigSet(ctx, "min-replicas-to-write", "1").Err())
-	select {
-	case <-first.Done():
-	case <-time.After(2 * lasts):
-		d.Error("a primary without replicas renews although it must have one")
-	}
+	must.Receive(d, first.Done(), 2*lasts, "the loss at a primary that must have replicas and has none")
 	must.Report(d, second.Release(ctx))
 }

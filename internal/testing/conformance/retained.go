@@ -227,11 +227,7 @@ func retainingProcessStops(t *testing.T, how syscall.Signal) {
 	child.Signal(how)
 	began := time.Now()
 	lease := writer.must(l.Lock)
-	if took := time.Since(began); took > 3*ttl {
-		t.Errorf("the writer waited for %v, the retained lease lasts for %v", took, 2*ttl)
-	} else if took < ttl/2 {
-		t.Errorf("the writer waited for %v only: the process did not retain the lock", took)
-	}
+	check.Between(t, time.Since(began), ttl/2, 3*ttl, "the writer waited for the end of a retained lease of 2 ttl")
 	if how == syscall.SIGSTOP {
 		child.Signal(syscall.SIGCONT)
 		child.WriteLine("read")

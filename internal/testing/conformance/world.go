@@ -352,14 +352,9 @@ func leased(lease *lockkeeper.Lease, err error) (grant, error) {
 	return grant{lease.Fence(), lease}, err
 }
 
-func await[T any](w *World, ch chan T, within time.Duration) (r T) {
+func await[T any](w *World, ch chan T, within time.Duration) T {
 	w.Helper()
-	select {
-	case r = <-ch:
-	case <-time.After(within + w.slack()):
-		w.Fatalf("no result within %v", within)
-	}
-	return r
+	return must.Receive(w, ch, within+w.slack(), "a result")
 }
 
 func (w *World) awaitGrant(ch chan result, within time.Duration) result {
@@ -524,11 +519,7 @@ func left(lease *lockkeeper.Lease) time.Duration { return time.Until(lease.Deadl
 
 func (w *World) awaitLoss(l *lockkeeper.Lease, within time.Duration) {
 	w.Helper()
-	select {
-	case <-l.Done():
-	case <-time.After(within + w.slack()):
-		w.Fatalf("the loss was not reported within %v", within)
-	}
+	must.Receive(w, l.Done(), within+w.slack(), "the report of a loss")
 	w.checkError(l.Err(), lockkeeper.ErrLost)
 }
 

@@ -48,3 +48,14 @@ func That(t testing.TB, ok bool, format string, args ...any) {
 		t.Fatalf(format, args...)
 	}
 }
+
+// Receive returns what a channel yields, or nothing if it is closed, and ends the test if that takes too long.
+func Receive[T any](t testing.TB, from <-chan T, within time.Duration, what string) (x T) {
+	select {
+	case x = <-from:
+	case <-time.After(within):
+		t.Helper()
+		t.Fatalf("not within %v: %s", within, what)
+	}
+	return x
+}

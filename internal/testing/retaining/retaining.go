@@ -275,11 +275,7 @@ func grantsAreByOneLease(s *embedded.Server, p, other *Process) {
 	p.Leave(first)
 	check.That(s, errors.Is(first.Err(), lockkeeper.ErrReleased) && errors.Is(context.Cause(work), lockkeeper.ErrReleased),
 		"after Release: %v, %v", first.Err(), context.Cause(work))
-	select {
-	case <-first.Done():
-	default:
-		s.Error("a released lease is not done")
-	}
+	must.Receive(s, first.Done(), time.Second, "the end of a released lease")
 	p.Leave(first)
 	var l *lockkeeper.Lease
 	n := p.Scripts(func() {
