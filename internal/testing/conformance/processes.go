@@ -106,9 +106,9 @@ func processes(t *testing.T, p Primitive) {
 	}
 	waiting := func(t *testing.T, s *redistest.Server, n int) {
 		t.Helper()
-		s.Await(strconv.Itoa(n), func(ctx context.Context, c *redis.Client) (string, error) {
-			v, err := c.ZCount(ctx, queue, "-inf", protocol.BehindWaiters).Result()
-			return strconv.FormatInt(v, 10), err
+		rdb := s.Client()
+		eventually(t, fmt.Sprintf("%d waiters", n), func() bool {
+			return rdb.ZCount(ctx, queue, "-inf", protocol.BehindWaiters).Val() == int64(n)
 		})
 	}
 	run("shared_counter_over_processes", func(t *testing.T, s *redistest.Server) {
@@ -195,17 +195,10 @@ func processes(t *testing.T, p Primitive) {
 		// The server delays the request until the process is frozen, and grants it then.
 		must.OK(t, admin.Do(ctx, "client", "pause", 60_000, "write").Err())
 		a := startChild(t, s, "hold")
-		s.Await("true", func(ctx context.Context, c *redis.Client) (string, error) {
-			list, err := c.ClientList(ctx).Result()
-			return strconv.FormatBool(strings.Contains(list, " flags=b ")), err
-		})
+		eventually(t, "the request", func() bool { return strings.Contains(admin.ClientList(ctx).Val(), " flags=b ") })
 		a.Signal(syscall.SIGSTOP)
 		must.OK(t, admin.Do(ctx, "client", "unpause").Err())
-		key := p.Key("x")
-		s.Await("1", func(ctx context.Context, c *redis.Client) (string, error) {
-			n, err := c.Exists(ctx, key).Result()
-			return strconv.FormatInt(n, 10), err
-		})
+		eventually(t, "the grant", func() bool { return admin.Exists(ctx, p.Key("x")).Val() == 1 })
 		time.Sleep(2*ttl + ttl/2)
 		a.Signal(syscall.SIGCONT)
 		start := time.Now()
@@ -215,13 +208,15 @@ func processes(t *testing.T, p Primitive) {
 	})
 	run("server_frozen_longer_than_lease", func(t *testing.T, s *redistest.Server) {
 		k := newKeeper(t, s.Client(), lockkeeper.Options{})
-		within, cancel := context.WithTimeout(ctx, 30*time.Second)
-		defer cancel()
-		lock := func(i int) Locker { return must.Get(p.New(k, fmt.Sprintf("x%d", i), Options{TTL: ttl}))(t) }
+		within := must.Within(t, 30*time.Second)
+		var l []Locker
+		for i := range 3 {
+			l = append(l, must.Get(p.New(k, fmt.Sprintf("x%d", i), Options{TTL: ttl}))(t))
+		}
 		calls := []func() error{
-			func() error { return lockOnce(within, lock(0).Lock) },
-			func() error { return lockOnce(ctx, lock(1).Lock) }, // which cannot end
-			func() error { return lockOnce(within, lock(2).TryLock) },
+			func() error { return lockOnce(within, l[0].Lock) },
+			func() error { return lockOnce(ctx, l[1].Lock) }, // which cannot end
+			func() error { return lockOnce(within, l[2].TryLock) },
 		}
 		for range 20 { // opens connections and loads the scripts
 			parallel(len(calls), func(i int) { _ = calls[i]() })
@@ -241,20 +236,15 @@ func processes(t *testing.T, p Primitive) {
 	})
 	run("server_freeze_leaves_no_stale_lease", func(t *testing.T, s *redistest.Server) {
 		rdb := redis.NewClient(&redis.Options{Addr: s.Addr, ReadTimeout: 50 * time.Millisecond})
-		defer func() { _ = rdb.Close() }()
+		t.Cleanup(func() { _ = rdb.Close() })
 		k := newKeeper(t, rdb, lockkeeper.Options{})
 		l := must.Get(p.New(k, "x", Options{TTL: 30 * time.Second}))(t)
 		for i := range 10 {
 			s.Freeze()
-			short, cancel := context.WithTimeout(ctx, 150*time.Millisecond)
-			must.That(t, check.ErrorOf(l.Lock(short)) != nil, "a frozen server granted a lock")
-			cancel()
+			must.That(t, check.ErrorOf(l.Lock(must.Within(t, 150*time.Millisecond))) != nil, "a frozen server granted a lock")
 			s.Thaw()
-			within, cancel := context.WithTimeout(ctx, 10*time.Second)
-			lease, err := l.Lock(within)
-			cancel()
+			err := lockOnce(must.Within(t, 10*time.Second), l.Lock)
 			must.That(t, err == nil, "round %d: an unknown lease holds the lock: %v", i, err)
-			must.OK(t, lease.Release(ctx))
 		}
 	})
 }
