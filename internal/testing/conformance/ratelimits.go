@@ -563,7 +563,8 @@ func endedContextForLimits(w *World) {
 	cancel()
 	p.Net.ResetCount()
 	for _, err := range []error{
-		errorOf(s.byClock.Allow(ctx)), s.byClock.Wait(ctx), errorOf(s.Acquire(ctx, 1)), errorOf(s.Available(ctx)), s.SetLimit(ctx, 1),
+		errorOf(s.byClock.Allow(ctx)), s.byClock.Wait(ctx), s.byClock.Do(ctx, func(context.Context, uint64) error { return nil }),
+		errorOf(s.Acquire(ctx, 1)), errorOf(s.Available(ctx)), s.SetLimit(ctx, 1),
 	} {
 		w.checkError(err, context.Canceled)
 	}
