@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/hibiken/asynq"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/lockkeeper/lockkeeper"
 	asynqlock "github.com/lockkeeper/lockkeeper/contrib/asynq"
@@ -20,6 +19,7 @@ import (
 type world struct {
 	*testing.T
 	s         *lockkeepertest.Server
+	redis     asynq.RedisConnOpt
 	client    *asynq.Client
 	inspector *asynq.Inspector
 	failed    atomic.Int32 // calls of the user's IsFailure
@@ -27,18 +27,23 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	s := lockkeepertest.New(t)
-	w := &world{T: t, s: s}
-	w.client, w.inspector = asynq.NewClient(w.redis()), asynq.NewInspector(w.redis())
+	redis, err := asynq.ParseRedisURI(s.URL(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{T: t, s: s, redis: redis, client: asynq.NewClient(redis), inspector: asynq.NewInspector(redis)}
 	t.Cleanup(func() { _, _ = w.client.Close(), w.inspector.Close() })
 	return w
 }
 
-func (w *world) redis() asynq.RedisClientOpt {
-	o, err := redis.ParseURL(w.s.URL(w))
+// exclusive returns the limiter of a process of its own.
+func (w *world) exclusive(ttl time.Duration) *joblimit.Limiter {
+	w.Helper()
+	l, err := joblimit.Exclusive(w.s.Keeper(w, nil), &joblimit.Options{TTL: ttl, RetryAfter: 20 * time.Millisecond})
 	if err != nil {
 		w.Fatal(err)
 	}
-	return asynq.RedisClientOpt{Addr: o.Addr, DB: o.DB}
+	return l
 }
 
 // worker starts a server whose handler is limited, and that checks for delayed tasks all the time.
@@ -54,11 +59,29 @@ func (w *world) worker(l *joblimit.Limiter, key func(context.Context, *asynq.Tas
 		RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 0 },
 	}
 	asynqlock.Configure(&config)
-	server := asynq.NewServer(w.redis(), config)
+	server := asynq.NewServer(w.redis, config)
 	if err := server.Start(asynqlock.Middleware(l, key)(handle)); err != nil {
 		w.Fatal(err)
 	}
 	w.Cleanup(server.Shutdown)
+}
+
+// tasks says which tasks have started, which go on until it is closed.
+type tasks struct{ started, end chan string }
+
+func newTasks() tasks { return tasks{make(chan string), make(chan string)} }
+
+func (r tasks) handle(_ context.Context, task *asynq.Task) error {
+	r.started <- string(task.Payload())
+	<-r.end
+	return nil
+}
+
+func (r tasks) requireStarted(t *testing.T, payload string) {
+	t.Helper()
+	if got := <-r.started; got != payload {
+		t.Errorf("started %q, want %q", got, payload)
+	}
 }
 
 func (w *world) enqueue(kind, payload string, opts ...asynq.Option) *asynq.TaskInfo {
@@ -70,67 +93,38 @@ func (w *world) enqueue(kind, payload string, opts ...asynq.Option) *asynq.TaskI
 	return info
 }
 
-// require waits until a task is in a state, and returns it.
-func (w *world) require(task *asynq.TaskInfo, want asynq.TaskState) *asynq.TaskInfo {
+// require waits until a task is in a state, after so many attempts that have failed.
+func (w *world) require(task *asynq.TaskInfo, state asynq.TaskState, retried int) {
 	w.Helper()
-	for {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		info, err := w.inspector.GetTaskInfo(task.Queue, task.ID)
-		if err == nil && info.State == want {
-			return info
+		if err == nil && info.State == state {
+			if info.Retried != retried {
+				w.Errorf("retried %d times, want %d", info.Retried, retried)
+			}
+			return
 		}
-		select {
-		case <-w.Context().Done():
-		case <-time.After(5 * time.Millisecond):
-		}
-		if end, ok := w.Deadline(); ok && time.Until(end) < 10*time.Second {
-			w.Fatalf("%v, %v; want %v", info, err, want)
+		if time.Now().After(end) {
+			w.Fatalf("%v, %v; want %v", info, err, state)
 		}
 	}
 }
-
-func open(t *testing.T) func(l *joblimit.Limiter, err error) *joblimit.Limiter {
-	return func(l *joblimit.Limiter, err error) *joblimit.Limiter {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return l
-	}
-}
-
-var soon = &joblimit.Options{RetryAfter: 20 * time.Millisecond}
 
 func TestRefusedTaskIsPostponedAndNotFailed(t *testing.T) {
-	w := newWorld(t)
-	started, end := make(chan string), make(chan struct{})
+	w, running := newWorld(t), newTasks()
 	for range 2 { // two processes
-		w.worker(open(t)(joblimit.Exclusive(w.s.Keeper(t, nil), soon)), nil, func(_ context.Context, task *asynq.Task) error {
-			started <- string(task.Payload())
-			<-end
-			return nil
-		})
+		w.worker(w.exclusive(0), nil, running.handle)
 	}
 	first := w.enqueue("export", "1")
-	if got := <-started; got != "1" {
-		t.Fatal(got)
-	}
+	running.requireStarted(t, "1")
 	second := w.enqueue("export", "2", asynq.MaxRetry(1))
-	info := w.require(second, asynq.TaskStateRetry)
-	if info.Retried != 0 {
-		t.Errorf("postponed as a retry: %+v", info)
-	}
+	w.require(second, asynq.TaskStateRetry, 0)
 	other := w.enqueue("mail", "3") // has another key
-	if got := <-started; got != "3" {
-		t.Errorf("started %q", got)
-	}
-	close(end)
-	if got := <-started; got != "2" {
-		t.Error(got)
-	}
+	running.requireStarted(t, "3")
+	close(running.end)
+	running.requireStarted(t, "2")
 	for _, task := range []*asynq.TaskInfo{first, second, other} {
-		if info := w.require(task, asynq.TaskStateCompleted); info.Retried != 0 {
-			t.Errorf("%+v", info)
-		}
+		w.require(task, asynq.TaskStateCompleted, 0)
 	}
 	if n := w.failed.Load(); n != 0 {
 		t.Errorf("postponed tasks were passed to the user's IsFailure %d times", n)
@@ -142,64 +136,33 @@ func TestRefusedTaskIsPostponedAndNotFailed(t *testing.T) {
 }
 
 func TestLastAttemptWaitsInsteadOfBeingArchived(t *testing.T) {
-	w := newWorld(t)
-	started, end := make(chan string), make(chan struct{})
-	l := open(t)(joblimit.Exclusive(w.s.Keeper(t, nil), soon))
-	w.worker(l, nil, func(_ context.Context, task *asynq.Task) error {
-		started <- string(task.Payload())
-		<-end
-		return nil
-	})
+	w, running := newWorld(t), newTasks()
+	w.worker(w.exclusive(0), nil, running.handle)
 	w.enqueue("export", "1")
-	<-started
+	running.requireStarted(t, "1")
 	last := w.enqueue("export", "2", asynq.MaxRetry(0))
-	w.require(last, asynq.TaskStateActive)
-	close(end)
-	if got := <-started; got != "2" {
-		t.Error(got)
-	}
-	w.require(last, asynq.TaskStateCompleted)
+	w.require(last, asynq.TaskStateActive, 0)
+	close(running.end)
+	running.requireStarted(t, "2")
+	w.require(last, asynq.TaskStateCompleted, 0)
 }
 
 func TestKeyOfPayload(t *testing.T) {
-	w := newWorld(t)
-	started, end := make(chan string, 10), make(chan struct{})
+	w, running := newWorld(t), newTasks()
 	byPayload := func(_ context.Context, task *asynq.Task) string { return string(task.Payload()) }
-	w.worker(open(t)(joblimit.Concurrent(w.s.Keeper(t, nil), 1, soon)), byPayload, func(_ context.Context, task *asynq.Task) error {
-		started <- string(task.Payload())
-		<-end
-		return nil
-	})
+	w.worker(w.exclusive(0), byPayload, running.handle)
 	for _, payload := range []string{"a", "b", "", ""} { // without a key there is no limit
 		w.enqueue("export", payload)
-		<-started
+		running.requireStarted(t, payload)
 	}
-	close(end)
-}
-
-func TestRateDelaysTask(t *testing.T) {
-	w := newWorld(t)
-	ran := make(chan struct{}, 10)
-	l := open(t)(joblimit.Rate(w.s.Keeper(t, nil), 1, time.Hour, soon))
-	w.worker(l, nil, func(context.Context, *asynq.Task) error {
-		ran <- struct{}{}
-		return nil
-	})
-	w.enqueue("call", "1")
-	<-ran
-	info := w.require(w.enqueue("call", "2"), asynq.TaskStateRetry)
-	if in := time.Until(info.NextProcessAt); in < 55*time.Minute || in > time.Hour+time.Minute {
-		t.Errorf("postponed by %v", in)
-	}
-	w.s.Flush(t) // the permit that is taken
+	close(running.end)
 }
 
 func TestLossEndsContextOfHandler(t *testing.T) {
 	w := newWorld(t)
 	cause := make(chan error, 1)
-	l := open(t)(joblimit.Exclusive(w.s.Keeper(t, nil), &joblimit.Options{TTL: 300 * time.Millisecond, RetryAfter: 20 * time.Millisecond}))
 	var attempts atomic.Int32
-	w.worker(l, nil, func(ctx context.Context, _ *asynq.Task) error {
+	w.worker(w.exclusive(300*time.Millisecond), nil, func(ctx context.Context, _ *asynq.Task) error {
 		if attempts.Add(1) > 1 {
 			return nil
 		}
@@ -212,15 +175,14 @@ func TestLossEndsContextOfHandler(t *testing.T) {
 	if err := <-cause; !errors.Is(err, lockkeeper.ErrLost) {
 		t.Error(err)
 	}
-	if info := w.require(task, asynq.TaskStateCompleted); info.Retried != 1 {
-		t.Errorf("%+v; the handler has failed", info)
-	}
+	w.require(task, asynq.TaskStateCompleted, 1)
 	if n := w.failed.Load(); n != 1 {
 		t.Errorf("IsFailure was called %d times", n)
 	}
 }
 
-func TestConfigureKeepsDefaults(t *testing.T) {
+// TestConfigure: a task is delayed for as long as the limiter says. What is not set has asynq's defaults.
+func TestConfigure(t *testing.T) {
 	var c asynq.Config
 	asynqlock.Configure(&c)
 	if c.IsFailure(nil) || !c.IsFailure(errors.New("x")) || c.IsFailure(&joblimit.PostponedError{}) {
