@@ -20,9 +20,7 @@ import (
 func newLocker(t *testing.T, s *lockkeepertest.Server, o *certmagic.Options) *certmagic.Locker {
 	t.Helper()
 	l, err := certmagic.New(s.Keeper(t, nil), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return l
 }
 
@@ -33,14 +31,25 @@ func must(t *testing.T, err error) {
 	}
 }
 
+func requireError(t *testing.T, what string, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%s: %v, want %v", what, err, want)
+	}
+}
+
+func requireTryLock(t *testing.T, l *certmagic.Locker, want bool) {
+	t.Helper()
+	if got, err := l.TryLock(t.Context(), "x"); got != want || err != nil {
+		t.Errorf("TryLock: %t, %v; want %t", got, err, want)
+	}
+}
+
 // TestStorageExcludesProcesses: a real storage of certmagic, shared by two processes, each with two goroutines.
 func TestStorageExcludesProcesses(t *testing.T) {
 	s := lockkeepertest.New(t)
 	files := &cm.FileStorage{Path: t.TempDir()}
-	var storages []cm.Storage
-	for range 2 {
-		storages = append(storages, certmagic.Wrap(files, newLocker(t, s, nil)))
-	}
+	storages := []cm.Storage{certmagic.Wrap(files, newLocker(t, s, nil)), certmagic.Wrap(files, newLocker(t, s, nil))}
 	must(t, files.Store(t.Context(), "serial", nil))
 	var all sync.WaitGroup
 	for i := range 4 {
@@ -68,18 +77,17 @@ func TestStorageExcludesProcesses(t *testing.T) {
 	s.RequireFree(t, "certmagic:issue_cert_example.com")
 }
 
-func TestTryLock(t *testing.T) {
+func TestHolderKeepsOthersOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := lockkeepertest.New(t)
 		a, b := newLocker(t, s, nil), newLocker(t, s, nil)
-		for _, x := range []struct {
-			l    *certmagic.Locker
-			want bool
-		}{{a, true}, {b, false}, {a, false}} {
-			if got, err := x.l.TryLock(t.Context(), "x"); got != x.want || err != nil {
-				t.Errorf("%t, %v; want %t", got, err, x.want)
-			}
-		}
+		requireTryLock(t, a, true)
+		requireTryLock(t, b, false)
+		requireTryLock(t, a, false)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		requireError(t, "Lock of another process", b.Lock(ctx, "x"), context.DeadlineExceeded)
+		synctest.Wait() // its request has left the queue
 		if err := b.Unlock(t.Context(), "x"); err == nil {
 			t.Error("another process could unlock it")
 		}
@@ -88,16 +96,11 @@ func TestTryLock(t *testing.T) {
 		if err := a.RenewLockLease(t.Context(), "x", time.Minute); err == nil {
 			t.Error("a lease was renewed after Unlock")
 		}
-		got, err := b.TryLock(t.Context(), "x")
-		must(t, err)
-		if !got {
-			t.Error("it was not unlocked")
-		}
+		requireTryLock(t, b, true)
 		must(t, b.Unlock(t.Context(), "x"))
 		s.Unreachable()
-		if got, err := a.TryLock(t.Context(), "x"); got || !errors.Is(err, lockkeeper.ErrUnavailable) {
-			t.Errorf("%t, %v; want ErrUnavailable", got, err)
-		}
+		_, err := a.TryLock(t.Context(), "x")
+		requireError(t, "TryLock in an outage", err, lockkeeper.ErrUnavailable)
 		s.Restore()
 	})
 }
@@ -116,12 +119,8 @@ func TestLossIsReported(t *testing.T) {
 		if !strings.Contains(log.String(), "lost") || !strings.Contains(log.String(), "name=x") {
 			t.Errorf("log %q", log.String())
 		}
-		if err := l.RenewLockLease(t.Context(), "x", time.Minute); !errors.Is(err, lockkeeper.ErrLost) {
-			t.Errorf("%v, want ErrLost", err)
-		}
-		if err := l.Unlock(t.Context(), "x"); !errors.Is(err, lockkeeper.ErrLost) {
-			t.Errorf("%v, want ErrLost", err)
-		}
+		requireError(t, "renewal", l.RenewLockLease(t.Context(), "x", time.Minute), lockkeeper.ErrLost)
+		requireError(t, "Unlock", l.Unlock(t.Context(), "x"), lockkeeper.ErrLost)
 	})
 }
 
@@ -137,24 +136,18 @@ func TestUnlockIsOfItsOwnLease(t *testing.T) {
 		synctest.Wait()
 		s.LoseLease(t, "certmagic:x")
 		time.Sleep(time.Hour)
-		select {
-		case err := <-waits:
-			t.Fatalf("a second caller of the process has the lock (%v) while the first goes on", err)
-		default:
+		if len(waits) != 0 {
+			t.Fatalf("a second caller of the process has the lock (%v) while the first goes on", <-waits)
 		}
-		if got, err := l.TryLock(t.Context(), "x"); got || err != nil {
-			t.Errorf("TryLock in the same process: %t, %v; want false", got, err)
-		}
+		requireTryLock(t, l, false)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := l.Lock(ctx, "x"); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, lockkeeper.ErrNotAcquired) {
-			t.Errorf("Lock in the same process: %v", err)
-		}
+		err := l.Lock(ctx, "x")
+		requireError(t, "Lock in the same process", err, context.DeadlineExceeded)
+		requireError(t, "Lock in the same process", err, lockkeeper.ErrNotAcquired)
 		must(t, other.Lock(t.Context(), "x"))
 		must(t, other.Unlock(t.Context(), "x"))
-		if err := l.Unlock(t.Context(), "x"); !errors.Is(err, lockkeeper.ErrLost) {
-			t.Errorf("Unlock of who has lost the lease: %v, want ErrLost", err)
-		}
+		requireError(t, "Unlock of who has lost the lease", l.Unlock(t.Context(), "x"), lockkeeper.ErrLost)
 		must(t, <-waits)
 		must(t, l.RenewLockLease(t.Context(), "x", time.Minute))
 		must(t, l.Unlock(t.Context(), "x"))
@@ -162,26 +155,10 @@ func TestUnlockIsOfItsOwnLease(t *testing.T) {
 	})
 }
 
-func TestWaitEndsWithContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := newLocker(t, lockkeepertest.New(t), nil)
-		must(t, l.Lock(t.Context(), "x"))
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		if err := l.Lock(ctx, "x"); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("%v", err)
-		}
-		must(t, l.Unlock(t.Context(), "x"))
-	})
-}
-
 func TestOptionsChecked(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := lockkeepertest.New(t).Keeper(t, nil)
-		for _, o := range []certmagic.Options{{TTL: time.Millisecond}, {Prefix: "}"}} {
-			if _, err := certmagic.New(k, &o); !errors.Is(err, lockkeeper.ErrInvalid) {
-				t.Errorf("%+v: %v", o, err)
-			}
-		}
-	})
+	k := lockkeepertest.New(t).Keeper(t, nil)
+	for _, o := range []certmagic.Options{{TTL: time.Millisecond}, {Prefix: "}"}} {
+		_, err := certmagic.New(k, &o)
+		requireError(t, "New", err, lockkeeper.ErrInvalid)
+	}
 }

@@ -3,6 +3,7 @@ package certmagic_test
 import (
 	"context"
 	"fmt"
+	"log"
 	"os"
 
 	"github.com/alicebob/miniredis/v2"
@@ -13,10 +14,9 @@ import (
 )
 
 func Example() {
-	server := miniredis.NewMiniRedis() // in production, your Redis
-	if err := server.Start(); err != nil {
-		fmt.Println(err)
-		return
+	server, err := miniredis.Run() // in production, your Redis
+	if err != nil {
+		log.Fatal(err)
 	}
 	defer server.Close()
 	server.ClockTTL(true)
@@ -24,28 +24,24 @@ func Example() {
 	defer rdb.Close()
 	k, err := lockkeeper.New(rdb, nil)
 	if err != nil {
-		fmt.Println(err)
-		return
+		log.Fatal(err)
 	}
 	defer k.Close()
 
 	locker, err := certmagic.New(k, nil)
 	if err != nil {
-		fmt.Println(err)
-		return
+		log.Fatal(err)
 	}
 	dir, err := os.MkdirTemp("", "certificates")
 	if err != nil {
-		fmt.Println(err)
-		return
+		log.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
 	cm.Default.Storage = certmagic.Wrap(&cm.FileStorage{Path: dir}, locker)
 
 	ctx := context.Background()
 	if err := cm.Default.Storage.Lock(ctx, "issue_cert_example.com"); err != nil {
-		fmt.Println(err)
-		return
+		log.Fatal(err)
 	}
 	fmt.Println("locked")
 	fmt.Println(cm.Default.Storage.Unlock(ctx, "issue_cert_example.com"))
