@@ -1,7 +1,6 @@
 package cronlock_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -22,46 +21,69 @@ import (
 
 const name = "report"
 
-// journal records what the jobs of a test do. It is also where they log.
-type journal struct {
-	mu    sync.Mutex
-	lines []string
-	log   bytes.Buffer
+// world is a server in virtual time, which starts at midnight, and what the jobs of a test do and log.
+type world struct {
+	*testing.T
+	s    *lockkeepertest.Server
+	done chan string
+	log  strings.Builder
 }
 
-func (j *journal) add(format string, args ...any) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.lines = append(j.lines, fmt.Sprintf(format, args...))
-}
-
-func (j *journal) entries() []string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return slices.Clone(j.lines)
-}
-
-func (j *journal) Write(b []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.log.Write(b)
-}
-
-func (j *journal) require(t *testing.T, want ...string) {
+func bubble(t *testing.T, test func(w *world)) {
 	t.Helper()
-	if got := j.entries(); !slices.Equal(got, want) {
-		t.Errorf("the jobs did %q, want %q; log:\n%s", got, want, j.logged())
+	synctest.Test(t, func(t *testing.T) { test(&world{T: t, s: lockkeepertest.New(t), done: make(chan string, 100)}) })
+}
+
+func (w *world) add(format string, args ...any) { w.done <- fmt.Sprintf(format, args...) }
+
+func (w *world) require(want ...string) {
+	w.Helper()
+	synctest.Wait()
+	var got []string
+	for len(w.done) > 0 {
+		got = append(got, <-w.done)
+	}
+	if !slices.Equal(got, want) {
+		w.Errorf("the jobs did %q, want %q; log:\n%s", got, want, &w.log)
 	}
 }
 
-func (j *journal) logged() string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.log.String()
+// job returns the job of a process of its own.
+func (w *world) job(period time.Duration, fn func(context.Context, uint64) error, o cronlock.Options) cron.Job {
+	o.Logger = slog.New(slog.NewTextHandler(&w.log, nil))
+	job, err := cronlock.New(w.s.Keeper(w, nil), name, period, fn, &o)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return job
 }
 
-func (j *journal) logger() *slog.Logger {
-	return slog.New(slog.NewTextHandler(j, &slog.HandlerOptions{Level: slog.LevelDebug}))
+// wrap is job for a job that exists already.
+func (w *world) wrap(period time.Duration, run func(), o cronlock.Options) cron.Job {
+	o.Logger = slog.New(slog.NewTextHandler(&w.log, nil))
+	wrapper, err := cronlock.Wrap(w.s.Keeper(w, nil), name, period, &o)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return cron.NewChain(wrapper).Then(cron.FuncJob(run))
+}
+
+// record returns a job that records that it ran.
+func (w *world) record(host string) func(context.Context, uint64) error {
+	return func(context.Context, uint64) error {
+		w.add("%s at %s", host, time.Now().UTC().Format("15:04"))
+		return nil
+	}
+}
+
+// start starts a scheduler with one job, on a host of its own, and returns a function that stops it and waits for its jobs.
+func (w *world) start(s cron.Schedule, j cron.Job) (stop func()) {
+	c := cron.New(cron.WithLogger(cron.DiscardLogger))
+	c.Schedule(s, j)
+	c.Start()
+	stop = sync.OnceFunc(func() { <-c.Stop().Done() })
+	w.Cleanup(stop)
+	return stop
 }
 
 // late is a schedule of a host whose clock is late.
@@ -72,18 +94,7 @@ type late struct {
 
 func (l late) Next(t time.Time) time.Time { return l.Schedule.Next(t.Add(-l.by)).Add(l.by) }
 
-// start starts a scheduler with one job, on a host of its own, and returns a function that stops it and waits for its jobs.
-func start(t *testing.T, s cron.Schedule, j cron.Job) (stop func()) {
-	t.Helper()
-	c := cron.New(cron.WithLogger(cron.DiscardLogger))
-	c.Schedule(s, j)
-	c.Start()
-	stop = sync.OnceFunc(func() { <-c.Stop().Done() })
-	t.Cleanup(stop)
-	return stop
-}
-
-func parse(t *testing.T, spec string) cron.Schedule {
+func parse(t testing.TB, spec string) cron.Schedule {
 	t.Helper()
 	s, err := cron.ParseStandard(spec)
 	if err != nil {
@@ -92,178 +103,122 @@ func parse(t *testing.T, spec string) cron.Schedule {
 	return s
 }
 
-// bubble runs a test in virtual time, which starts at midnight.
-func bubble(t *testing.T, test func(t *testing.T, s *lockkeepertest.Server, j *journal)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) { test(t, lockkeepertest.New(t), new(journal)) })
-}
-
-func newJob(t *testing.T, k *lockkeeper.Keeper, period time.Duration, fn func(context.Context, uint64) error, o cronlock.Options, j *journal) cron.Job {
-	t.Helper()
-	o.Logger = j.logger()
-	c, err := cronlock.New(k, name, period, fn, &o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
-// record returns a job that records that it ran.
-func (j *journal) record(host string) func(context.Context, uint64) error {
-	return func(context.Context, uint64) error {
-		j.add("%s at %s", host, time.Now().UTC().Format("15:04"))
-		return nil
-	}
-}
-
 func TestOneHostRunsEachSlotAlthoughClocksDiffer(t *testing.T) {
-	for _, by := range []time.Duration{0, time.Millisecond, 29 * time.Second, 31 * time.Second, 5 * time.Minute} {
+	for by, hosts := range map[time.Duration][]string{
+		0:                {"any", "any", "any"}, // any host may be first
+		time.Millisecond: {"a", "b", "c"},
+		29 * time.Second: {"a", "b", "c"},
+		31 * time.Second: {"a", "b", "c"},
+		5 * time.Minute:  {"a", "b", "c"},
+	} {
 		t.Run(by.String(), func(t *testing.T) {
-			bubble(t, func(t *testing.T, s *lockkeepertest.Server, j *journal) {
+			bubble(t, func(w *world) {
 				time.Sleep(30 * time.Minute)
-				hourly := parse(t, "TZ=UTC 0 * * * *")
-				for i, host := range []string{"a", "b", "c"} {
-					job := newJob(t, s.Keeper(t, nil), cronlock.Period(hourly), j.record(host), cronlock.Options{}, j)
-					start(t, late{hourly, time.Duration(i) * by}, job)
+				hourly := parse(w, "TZ=UTC 0 * * * *")
+				for i, host := range hosts {
+					w.start(late{hourly, time.Duration(i) * by}, w.job(cronlock.Period(hourly), w.record(host), cronlock.Options{}))
 				}
-				time.Sleep(5 * time.Hour)
-				if by == 0 { // any host may be first
-					if n := len(j.entries()); n != 5 {
-						t.Errorf("%d runs in 5 slots: %q", n, j.entries())
-					}
-					return
-				}
-				j.require(t, "a at 01:00", "a at 02:00", "a at 03:00", "a at 04:00", "a at 05:00")
+				time.Sleep(3 * time.Hour)
+				w.require(hosts[0]+" at 01:00", hosts[0]+" at 02:00", hosts[0]+" at 03:00")
 			})
 		})
 	}
 }
 
 func TestHostsThatAreNotDueTogetherRunOncePerInterval(t *testing.T) {
-	bubble(t, func(t *testing.T, s *lockkeepertest.Server, j *journal) {
+	bubble(t, func(w *world) {
 		every := cron.Every(10 * time.Minute)
-		stopA := start(t, every, newJob(t, s.Keeper(t, nil), cronlock.Period(every), j.record("a"), cronlock.Options{}, j))
+		stopA := w.start(every, w.job(cronlock.Period(every), w.record("a"), cronlock.Options{}))
 		time.Sleep(4 * time.Minute)
-		start(t, every, newJob(t, s.Keeper(t, nil), cronlock.Period(every), j.record("b"), cronlock.Options{}, j))
+		w.start(every, w.job(cronlock.Period(every), w.record("b"), cronlock.Options{}))
 		time.Sleep(30 * time.Minute)
 		stopA()
 		time.Sleep(25 * time.Minute)
-		j.require(t, "a at 00:10", "a at 00:20", "a at 00:30", "b at 00:44", "b at 00:54")
+		w.require("a at 00:10", "a at 00:20", "a at 00:30", "b at 00:44", "b at 00:54")
 	})
 }
 
 func TestFailedJobIsRunByNextHost(t *testing.T) {
-	bubble(t, func(t *testing.T, s *lockkeepertest.Server, j *journal) {
-		daily := parse(t, "TZ=UTC 0 2 * * *")
+	bubble(t, func(w *world) {
+		daily := parse(w, "TZ=UTC 0 2 * * *")
 		fails := func(context.Context, uint64) error {
-			j.add("a fails")
+			w.add("a fails")
 			return errors.New("disk full")
 		}
-		start(t, daily, newJob(t, s.Keeper(t, nil), 20*time.Hour, fails, cronlock.Options{}, j))
-		start(t, late{daily, time.Minute}, newJob(t, s.Keeper(t, nil), 20*time.Hour, j.record("b"), cronlock.Options{}, j))
+		w.start(daily, w.job(20*time.Hour, fails, cronlock.Options{}))
+		w.start(late{daily, time.Minute}, w.job(20*time.Hour, w.record("b"), cronlock.Options{}))
 		time.Sleep(3 * time.Hour)
-		j.require(t, "a fails", "b at 02:01")
-		if !strings.Contains(j.logged(), "disk full") {
-			t.Errorf("the failure was not logged: %s", j.logged())
+		w.require("a fails", "b at 02:01")
+		if !strings.Contains(w.log.String(), "disk full") {
+			w.Errorf("log: %s", &w.log)
 		}
 	})
 }
 
 func TestContextOfJobEndsWhenLeaseIsLost(t *testing.T) {
-	bubble(t, func(t *testing.T, s *lockkeepertest.Server, j *journal) {
-		untilEnd := func(ctx context.Context, fence uint64) error {
+	bubble(t, func(w *world) {
+		untilEnd := func(ctx context.Context, _ uint64) error {
 			<-ctx.Done()
-			j.add("stopped by loss: %t", errors.Is(context.Cause(ctx), lockkeeper.ErrLost))
+			w.add("stopped by loss: %t", errors.Is(context.Cause(ctx), lockkeeper.ErrLost))
 			return ctx.Err()
 		}
-		onLost := func(job string, err error) { j.add("%s lost: %t", job, errors.Is(err, lockkeeper.ErrLost)) }
-		start(t, parse(t, "@hourly"), newJob(t, s.Keeper(t, nil), 50*time.Minute, untilEnd, cronlock.Options{OnLost: onLost}, j))
+		w.start(parse(w, "@hourly"), w.job(50*time.Minute, untilEnd, cronlock.Options{}))
 		time.Sleep(time.Hour)
-		s.LoseLease(t, name)
+		w.s.LoseLease(w, name)
 		time.Sleep(time.Minute)
-		got := j.entries()
-		slices.Sort(got)
-		if want := []string{"report lost: true", "stopped by loss: true"}; !slices.Equal(got, want) {
-			t.Errorf("%q, want %q", got, want)
-		}
-		if !strings.Contains(j.logged(), "lease lost") {
-			t.Errorf("the loss was not logged: %s", j.logged())
-		}
+		w.require("stopped by loss: true")
 	})
 }
 
 func TestLossIsReportedWhileWrappedJobRuns(t *testing.T) {
-	bubble(t, func(t *testing.T, s *lockkeepertest.Server, j *journal) {
-		lost := make(chan string)
-		w, err := cronlock.Wrap(s.Keeper(t, nil), name, 50*time.Minute, &cronlock.Options{Logger: j.logger(), OnLost: func(job string, err error) { lost <- job }})
-		if err != nil {
-			t.Fatal(err)
+	bubble(t, func(w *world) {
+		lost := make(chan error)
+		onLost := func(job string, err error) { lost <- fmt.Errorf("%s: %w", job, err) }
+		run := func() {
+			err := <-lost
+			w.add("%t %t", strings.HasPrefix(err.Error(), "report: "), errors.Is(err, lockkeeper.ErrLost))
 		}
-		start(t, parse(t, "@hourly"), cron.NewChain(w).Then(cron.FuncJob(func() { j.add("lost %s", <-lost) })))
+		w.start(parse(w, "@hourly"), w.wrap(50*time.Minute, run, cronlock.Options{OnLost: onLost}))
 		time.Sleep(time.Hour)
-		s.LoseLease(t, name)
+		w.s.LoseLease(w, name)
 		time.Sleep(time.Minute)
-		j.require(t, "lost report")
+		w.require("true true")
+		if !strings.Contains(w.log.String(), "lease lost") {
+			w.Errorf("log: %s", &w.log)
+		}
 	})
 }
 
 func TestLossThatJobDidNotSeeIsReported(t *testing.T) {
-	bubble(t, func(t *testing.T, s *lockkeepertest.Server, j *journal) {
-		onLost := func(job string, err error) { j.add("%s lost: %t", job, errors.Is(err, lockkeeper.ErrLost)) }
+	bubble(t, func(w *world) {
+		onLost := func(job string, err error) { w.add("%s lost: %t", job, errors.Is(err, lockkeeper.ErrLost)) }
 		fn := func(context.Context, uint64) error {
-			s.LoseLease(t, name) // found when the success is recorded
+			w.s.LoseLease(w, name) // found when the success is recorded
 			return nil
 		}
-		newJob(t, s.Keeper(t, nil), time.Hour, fn, cronlock.Options{OnLost: onLost}, j).Run()
-		j.require(t, "report lost: true")
-	})
-}
-
-func TestWrappedJobRunsOncePerSlot(t *testing.T) {
-	bubble(t, func(t *testing.T, s *lockkeepertest.Server, j *journal) {
-		for _, host := range []string{"a", "b"} {
-			w, err := cronlock.Wrap(s.Keeper(t, nil), name, 20*time.Hour, &cronlock.Options{Logger: j.logger()})
-			if err != nil {
-				t.Fatal(err)
-			}
-			start(t, parse(t, "@daily"), cron.NewChain(w).Then(cron.FuncJob(func() { j.add("%s", host) })))
-		}
-		time.Sleep(3*24*time.Hour + time.Hour)
-		if n := len(j.entries()); n != 3 {
-			t.Errorf("%q in three days", j.entries())
-		}
+		w.job(time.Hour, fn, cronlock.Options{OnLost: onLost}).Run()
+		w.require("report lost: true")
 	})
 }
 
 func TestOutageSkipsJobUnlessItMayRunWithoutLease(t *testing.T) {
-	bubble(t, func(t *testing.T, s *lockkeepertest.Server, j *journal) {
-		ran := func(host string) func(context.Context, uint64) error {
-			return func(ctx context.Context, fence uint64) error {
-				j.add("%s, fence %d", host, fence)
-				return ctx.Err()
-			}
-		}
-		hourly := parse(t, "@hourly")
-		start(t, hourly, newJob(t, s.Keeper(t, nil), 50*time.Minute, ran("skips"), cronlock.Options{}, j))
-		start(t, hourly, newJob(t, s.Keeper(t, nil), 50*time.Minute, ran("runs"), cronlock.Options{RunIfUnavailable: true}, j))
-		ended, end := context.WithCancel(t.Context())
+	bubble(t, func(w *world) {
+		ended, end := context.WithCancel(w.Context())
 		end()
-		start(t, hourly, newJob(t, s.Keeper(t, nil), 50*time.Minute, ran("ended"), cronlock.Options{RunIfUnavailable: true, BaseContext: ended}, j))
-		s.Unreachable()
+		for host, o := range map[string]cronlock.Options{
+			"skips": {},
+			"runs":  {RunIfUnavailable: true},
+			"ended": {RunIfUnavailable: true, BaseContext: ended},
+		} {
+			w.start(parse(w, "@hourly"), w.job(50*time.Minute, func(ctx context.Context, fence uint64) error {
+				w.add("%s, fence %d", host, fence)
+				return ctx.Err()
+			}, o))
+		}
+		w.s.Unreachable()
 		time.Sleep(time.Hour + time.Minute)
-		j.require(t, "runs, fence 0")
-		s.Restore()
-	})
-}
-
-func TestPanicReleasesLease(t *testing.T) {
-	bubble(t, func(t *testing.T, s *lockkeepertest.Server, j *journal) {
-		k := s.Keeper(t, nil)
-		bad := newJob(t, k, time.Hour, func(context.Context, uint64) error { panic("bad job") }, cronlock.Options{}, j)
-		cron.NewChain(cron.Recover(cron.DiscardLogger)).Then(bad).Run()
-		s.RequireFree(t, name)
-		newJob(t, k, time.Hour, j.record("a"), cronlock.Options{}, j).Run()
-		j.require(t, "a at 00:00")
+		w.require("runs, fence 0")
+		w.s.Restore()
 	})
 }
 
@@ -291,46 +246,16 @@ func TestPeriodFollowsShortestInterval(t *testing.T) {
 	}
 }
 
-// TestDailyJobRunsOnceOnTheDayOfTwoHours: when clocks are set back, 1:30 comes twice.
-func TestDailyJobRunsOnceOnTheDayOfTwoHours(t *testing.T) {
-	bubble(t, func(t *testing.T, s *lockkeepertest.Server, j *journal) {
-		night := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC) // clocks are set back at 6:00
-		time.Sleep(time.Until(night.Add(-24 * time.Hour)))
-		daily := parse(t, "TZ=America/New_York 30 1 * * *")
-		fn := func(context.Context, uint64) error {
-			j.add("%s", time.Now().UTC().Format(time.DateTime))
-			return nil
-		}
-		start(t, daily, newJob(t, s.Keeper(t, nil), cronlock.Period(daily), fn, cronlock.Options{}, j))
-		time.Sleep(3 * 24 * time.Hour)
-		j.require(t, "2026-10-31 05:30:00", "2026-11-01 05:30:00", "2026-11-02 06:30:00")
-	})
-}
-
 func TestInvalidJobIsRefused(t *testing.T) {
 	k := lockkeepertest.New(t).Keeper(t, nil)
-	ok := func(context.Context, uint64) error { return nil }
-	for _, x := range []struct {
-		name   string
-		period time.Duration
-		fn     func(context.Context, uint64) error
-		o      *cronlock.Options
-		says   string
-	}{
-		{name, time.Hour, nil, nil, "nil"},
-		{"", time.Hour, ok, nil, "name"},
-		{name, 0, ok, nil, "period"},
-		{name, -time.Second, ok, nil, "period"},
-		{name, 366 * 24 * time.Hour, ok, nil, "period"},
-		{name, time.Hour, ok, &cronlock.Options{TTL: time.Millisecond}, "TTL"},
-		{name, time.Minute, ok, &cronlock.Options{TTL: time.Hour}, "TTL"},
-	} {
-		_, err := cronlock.New(k, x.name, x.period, x.fn, x.o)
-		if !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), x.says) {
-			t.Errorf("%+v: %v", x, err)
+	fn := func(context.Context, uint64) error { return nil }
+	_, withoutFn := cronlock.New(k, name, time.Hour, nil, nil)
+	_, withoutPeriod := cronlock.New(k, name, 0, fn, nil)
+	_, shortTTL := cronlock.New(k, name, time.Hour, fn, &cronlock.Options{TTL: time.Millisecond})
+	_, withoutName := cronlock.Wrap(k, "", time.Hour, nil)
+	for says, err := range map[string]error{"fn": withoutFn, "period": withoutPeriod, "TTL": shortTTL, "name": withoutName} {
+		if !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", says, err)
 		}
-	}
-	if _, err := cronlock.Wrap(k, "", time.Hour, nil); !errors.Is(err, lockkeeper.ErrInvalid) {
-		t.Error(err)
 	}
 }

@@ -14,26 +14,34 @@ import (
 	cronlock "github.com/lockkeeper/lockkeeper/contrib/cron"
 )
 
-// A scheduler on each of three hosts. Each second one of them runs the job.
-func Example() {
-	server, err := miniredis.Run()
+// server starts a server within the process.
+func server() *miniredis.Miniredis {
+	s, err := miniredis.Run()
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer server.Close()
-	server.ClockTTL(true)
+	s.ClockTTL(true)
+	return s
+}
 
+// keeper returns the keeper of a process.
+func keeper(s *miniredis.Miniredis) *lockkeeper.Keeper {
+	k, err := lockkeeper.New(redis.NewClient(&redis.Options{Addr: s.Addr()}), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	return k
+}
+
+// A scheduler on each of three hosts. Each second one of them runs the job.
+func Example() {
+	s := server()
+	defer s.Close()
 	schedule := cron.Every(time.Second)
 	runs := make(chan uint64, 100)
 	for range 3 {
-		rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
-		defer rdb.Close()
-		k, err := lockkeeper.New(rdb, nil)
-		if err != nil {
-			log.Fatal(err)
-		}
+		k := keeper(s)
 		defer k.Close()
-
 		job, err := cronlock.New(k, "nightly-report", cronlock.Period(schedule), func(ctx context.Context, fence uint64) error {
 			runs <- fence
 			return nil
@@ -53,20 +61,10 @@ func Example() {
 
 // A job that exists already is wrapped, beside other wrappers.
 func ExampleWrap() {
-	server, err := miniredis.Run()
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer server.Close()
-	server.ClockTTL(true)
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
-	defer rdb.Close()
-	k, err := lockkeeper.New(rdb, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
+	s := server()
+	defer s.Close()
+	k := keeper(s)
 	defer k.Close()
-
 	schedule, err := cron.ParseStandard("0 2 * * *")
 	if err != nil {
 		log.Fatal(err)
