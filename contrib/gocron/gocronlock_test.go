@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -21,76 +22,74 @@ import (
 	"github.com/lockkeeper/lockkeeper/mutex"
 )
 
-// runs records which scheduler ran a job, and when.
-type runs struct {
-	mu   sync.Mutex
-	list []string
+var epoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) // at which bubbles start
+
+// world is a server in virtual time, and when which scheduler has run a job.
+type world struct {
+	*testing.T
+	s    *lockkeepertest.Server
+	runs chan string
 }
 
-func (r *runs) add(host string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.list = append(r.list, fmt.Sprint(host, time.Since(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)).Truncate(time.Second)))
-}
-
-func (r *runs) require(t *testing.T, want ...string) {
+func bubble(t *testing.T, test func(t *world)) {
 	t.Helper()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if got, want := strings.Join(r.list, " "), strings.Join(want, " "); got != want {
-		t.Errorf("%s; want %s", got, want)
+	synctest.Test(t, func(t *testing.T) { test(&world{t, lockkeepertest.New(t), make(chan string, 100)}) })
+}
+
+// run is the job of a scheduler.
+func (t *world) run(host string) func() {
+	return func() { t.runs <- fmt.Sprint(host, time.Since(epoch).Truncate(time.Second)) }
+}
+
+func (t *world) require(want ...string) {
+	t.Helper()
+	synctest.Wait()
+	var got []string
+	for len(t.runs) > 0 {
+		got = append(got, <-t.runs)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q; want %q", got, want)
 	}
 }
 
-var quiet = slog.New(slog.DiscardHandler)
-
-func bubble(t *testing.T, test func(t *testing.T, s *lockkeepertest.Server)) {
+func (t *world) requireError(err, want error) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) { test(t, lockkeepertest.New(t)) })
+	if !errors.Is(err, want) {
+		t.Errorf("%v, want %v", err, want)
+	}
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }
 
 // start starts a scheduler with one job, and returns a function that shuts it down.
-func start(t *testing.T, how gocron.SchedulerOption, every time.Duration, task any, opts ...gocron.JobOption) (stop func()) {
-	t.Helper()
-	s, err := gocron.NewScheduler(how)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.NewJob(gocron.DurationJob(every), gocron.NewTask(task), append(opts, gocron.WithName("report"))...); err != nil {
-		t.Fatal(err)
-	}
+func (t *world) start(how gocron.SchedulerOption, every time.Duration, task any, opts ...gocron.JobOption) (stop func()) {
+	s := must(gocron.NewScheduler(how))
+	must(s.NewJob(gocron.DurationJob(every), gocron.NewTask(task), append(opts, gocron.WithName("report"))...))
 	s.Start()
-	stop = sync.OnceFunc(func() {
-		if err := s.Shutdown(); err != nil {
-			t.Error(err)
-		}
-	})
+	stop = sync.OnceFunc(func() { t.requireError(s.Shutdown(), nil) })
 	t.Cleanup(stop)
 	return stop
 }
 
-func newLocker(t *testing.T, k *lockkeeper.Keeper, atLeast time.Duration, o gocronlock.Options) gocron.SchedulerOption {
-	t.Helper()
-	if o.Logger == nil {
-		o.Logger = quiet
-	}
-	l, err := gocronlock.NewLocker(k, atLeast, &o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return gocron.WithDistributedLocker(l)
+// locker returns the locker of a process of its own.
+func (t *world) locker(atLeast time.Duration, onLost func(string, error)) *gocronlock.Locker {
+	return must(gocronlock.NewLocker(t.s.Keeper(t, nil), atLeast, &gocronlock.Options{Logger: slog.New(slog.DiscardHandler), OnLost: onLost}))
 }
 
-func newElector(t *testing.T, k *lockkeeper.Keeper) *gocronlock.Elector {
-	t.Helper()
-	m, err := mutex.New(k, "scheduler", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	e, err := gocronlock.NewElector(m, &gocronlock.ElectorOptions{Logger: quiet})
-	if err != nil {
-		t.Fatal(err)
-	}
+// startLocked starts a scheduler with a locker.
+func (t *world) startLocked(atLeast, every time.Duration, task any, opts ...gocron.JobOption) (stop func()) {
+	return t.start(gocron.WithDistributedLocker(t.locker(atLeast, nil)), every, task, opts...)
+}
+
+func (t *world) elector() *gocronlock.Elector {
+	m := must(mutex.New(t.s.Keeper(t, nil), "scheduler", nil))
+	e := must(gocronlock.NewElector(m, &gocronlock.ElectorOptions{Logger: slog.New(slog.DiscardHandler)}))
 	t.Cleanup(e.Close)
 	return e
 }
@@ -98,205 +97,162 @@ func newElector(t *testing.T, k *lockkeeper.Keeper) *gocronlock.Elector {
 func TestLockerRunsJobOncePerIntervalAlthoughSchedulersDiffer(t *testing.T) {
 	for _, later := range []time.Duration{0, time.Millisecond, 10 * time.Second, 30 * time.Second, 50 * time.Second} {
 		t.Run(later.String(), func(t *testing.T) {
-			bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
-				var r runs
+			bubble(t, func(t *world) {
 				for range 2 {
-					start(t, newLocker(t, s.Keeper(t, nil), 54*time.Second, gocronlock.Options{}), time.Minute, func() { r.add("") })
+					t.startLocked(54*time.Second, time.Minute, t.run(""))
 					time.Sleep(later)
 				}
 				time.Sleep(5*time.Minute + 30*time.Second - 2*later)
-				r.require(t, "1m0s", "2m0s", "3m0s", "4m0s", "5m0s")
+				t.require("1m0s", "2m0s", "3m0s", "4m0s", "5m0s")
 			})
 		})
 	}
 }
 
 func TestOtherSchedulerGoesOnAfterShutdown(t *testing.T) {
-	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
-		var r runs
-		stop := start(t, newLocker(t, s.Keeper(t, nil), 54*time.Second, gocronlock.Options{}), time.Minute, func() { r.add("a") })
+	bubble(t, func(t *world) {
+		stop := t.startLocked(54*time.Second, time.Minute, t.run("a"))
 		time.Sleep(30 * time.Second)
-		start(t, newLocker(t, s.Keeper(t, nil), 54*time.Second, gocronlock.Options{}), time.Minute, func() { r.add("b") })
+		t.startLocked(54*time.Second, time.Minute, t.run("b"))
 		time.Sleep(100 * time.Second)
 		stop()
 		time.Sleep(2*time.Minute - time.Second)
-		r.require(t, "a1m0s", "a2m0s", "b3m30s")
+		t.require("a1m0s", "a2m0s", "b3m30s")
 	})
 }
 
 func TestJobThatRunsForLongIsSkippedElsewhere(t *testing.T) {
-	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
-		var r runs
-		var skips []error
-		start(t, newLocker(t, s.Keeper(t, nil), time.Second, gocronlock.Options{}), 10*time.Minute, func() {
-			r.add("a")
+	bubble(t, func(t *world) {
+		skips := make(chan error, 100)
+		t.startLocked(time.Second, 10*time.Minute, func() {
+			t.run("a")()
 			time.Sleep(5*time.Minute + 30*time.Second)
 		})
 		time.Sleep(9 * time.Minute)
-		start(t, newLocker(t, s.Keeper(t, nil), time.Second, gocronlock.Options{}), 2*time.Minute, func() { r.add("b") },
-			gocron.WithEventListeners(gocron.AfterLockError(func(_ uuid.UUID, _ string, err error) { skips = append(skips, err) })))
+		skipped := gocron.AfterLockError(func(_ uuid.UUID, _ string, err error) { skips <- err })
+		t.startLocked(time.Second, 2*time.Minute, t.run("b"), gocron.WithEventListeners(skipped))
 		time.Sleep(9 * time.Minute)
-		r.require(t, "a10m0s", "b17m0s")
+		t.require("a10m0s", "b17m0s")
 		if len(skips) != 3 {
 			t.Fatalf("skipped %d times", len(skips))
 		}
-		if err := skips[0]; !errors.Is(err, lockkeeper.ErrNotAcquired) || !strings.Contains(err.Error(), "running") {
+		if err := <-skips; !errors.Is(err, lockkeeper.ErrNotAcquired) || !strings.Contains(err.Error(), "running") {
 			t.Error(err)
 		}
 	})
 }
 
 func TestLockerReportsLossWhileJobRuns(t *testing.T) {
-	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
+	bubble(t, func(t *world) {
 		lost := make(chan error, 1)
-		o := gocronlock.Options{OnLost: func(job string, err error) { lost <- fmt.Errorf("%s: %w", job, err) }}
-		start(t, newLocker(t, s.Keeper(t, nil), 54*time.Second, o), time.Minute, func() {
+		l := t.locker(54*time.Second, func(job string, err error) { lost <- fmt.Errorf("%s: %w", job, err) })
+		t.start(gocron.WithDistributedLocker(l), time.Minute, func() {
 			if err := <-lost; !errors.Is(err, lockkeeper.ErrLost) || !strings.HasPrefix(err.Error(), "report: ") {
 				t.Error(err)
 			}
 		})
-		s.LoseLease(t, "gocron:report")
+		t.s.LoseLease(t, "gocron:report")
 		time.Sleep(30 * time.Second) // the next renewal finds the loss
 	})
 }
 
 func TestUnlockWithEndedContextRecords(t *testing.T) {
-	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
-		l, err := gocronlock.NewLocker(s.Keeper(t, nil), time.Hour, &gocronlock.Options{Logger: quiet})
-		if err != nil {
-			t.Fatal(err)
-		}
+	bubble(t, func(t *world) {
+		l := t.locker(time.Hour, nil)
 		ctx, cancel := context.WithCancel(t.Context())
-		lock, err := l.Lock(ctx, "x")
-		if err != nil {
-			t.Fatal(err)
-		}
+		lock := must(l.Lock(ctx, "x"))
 		cancel()
 		time.Sleep(10 * time.Minute) // the job goes on: the lease is renewed
-		if _, err := l.Lock(t.Context(), "x"); !errors.Is(err, lockkeeper.ErrNotAcquired) {
-			t.Error("while it is held:", err)
-		}
-		if err := lock.Unlock(ctx); err != nil {
-			t.Error(err)
-		}
+		_, err := l.Lock(t.Context(), "x")
+		t.requireError(err, lockkeeper.ErrNotAcquired)
+		t.requireError(lock.Unlock(ctx), nil)
 		time.Sleep(49 * time.Minute)
-		if _, err := l.Lock(t.Context(), "x"); !errors.Is(err, lockkeeper.ErrNotAcquired) {
-			t.Error("before atLeast has passed:", err)
-		}
+		_, err = l.Lock(t.Context(), "x")
+		t.requireError(err, lockkeeper.ErrNotAcquired)
 		time.Sleep(2 * time.Minute)
-		lock, err = l.Lock(t.Context(), "x")
-		if err != nil {
-			t.Fatal("after atLeast:", err)
-		}
-		if err := lock.Unlock(t.Context()); err != nil {
-			t.Error(err)
-		}
+		t.requireError(must(l.Lock(t.Context(), "x")).Unlock(t.Context()), nil)
 	})
 }
 
 func TestOutageSkipsJob(t *testing.T) {
-	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
-		l, err := gocronlock.NewLocker(s.Keeper(t, nil), time.Hour, &gocronlock.Options{Logger: quiet})
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.Unreachable()
-		if _, err := l.Lock(t.Context(), "x"); !errors.Is(err, lockkeeper.ErrUnavailable) {
-			t.Error(err)
-		}
+	bubble(t, func(t *world) {
+		l := t.locker(time.Hour, nil)
+		t.s.Unreachable()
+		_, err := l.Lock(t.Context(), "x")
+		t.requireError(err, lockkeeper.ErrUnavailable)
 	})
 }
 
 func TestElectorRunsJobsOnOneScheduler(t *testing.T) {
-	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
-		var r runs
-		a := newElector(t, s.Keeper(t, nil))
-		stop := start(t, gocron.WithDistributedElector(a), time.Minute, func() { r.add("a") }, gocron.WithStartAt(gocron.WithStartImmediately()))
+	bubble(t, func(t *world) {
+		now := gocron.WithStartAt(gocron.WithStartImmediately())
+		a := t.elector()
+		stop := t.start(gocron.WithDistributedElector(a), time.Minute, t.run("a"), now)
 		time.Sleep(time.Second)
-		b := newElector(t, s.Keeper(t, nil))
-		start(t, gocron.WithDistributedElector(b), time.Minute, func() { r.add("b") }, gocron.WithStartAt(gocron.WithStartImmediately()))
+		t.start(gocron.WithDistributedElector(t.elector()), time.Minute, t.run("b"), now)
 		time.Sleep(150 * time.Second)
 		stop()
 		a.Close()
 		time.Sleep(time.Minute)
-		r.require(t, "a0s", "a1m0s", "a2m0s", "b3m1s")
-		if err := a.IsLeader(t.Context()); !errors.Is(err, gocronlock.ErrNotLeader) {
-			t.Error("after Close:", err)
-		}
+		t.require("a0s", "a1m0s", "a2m0s", "b3m1s")
+		t.requireError(a.IsLeader(t.Context()), gocronlock.ErrNotLeader)
 	})
 }
 
 func TestElectorStepsDownWhenLeaseIsLost(t *testing.T) {
-	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
-		a := newElector(t, s.Keeper(t, nil))
-		if err := a.IsLeader(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		b := newElector(t, s.Keeper(t, nil))
-		if err := b.IsLeader(t.Context()); !errors.Is(err, gocronlock.ErrNotLeader) {
-			t.Fatal(err)
-		}
+	bubble(t, func(t *world) {
+		a := t.elector()
+		t.requireError(a.IsLeader(t.Context()), nil)
+		b := t.elector()
+		t.requireError(b.IsLeader(t.Context()), gocronlock.ErrNotLeader)
 		work, first := a.Lease().Context(t.Context()), a.Lease().Fence()
-		s.FreezeHolder(t, "scheduler")
+		t.s.FreezeHolder(t, "scheduler")
 		<-work.Done()
-		if err := a.IsLeader(t.Context()); !errors.Is(err, gocronlock.ErrNotLeader) {
-			t.Error(err)
-		}
+		t.requireError(a.IsLeader(t.Context()), gocronlock.ErrNotLeader)
 		time.Sleep(5 * time.Second)
-		if err := b.IsLeader(t.Context()); err != nil {
-			t.Error("the other one has not taken over:", err)
-		}
+		t.requireError(b.IsLeader(t.Context()), nil)
 		if second := b.Lease().Fence(); second <= first {
 			t.Errorf("fence %d after %d", second, first)
 		}
-		s.Restore()
+		t.s.Restore()
 	})
 }
 
 func TestElectorDoesNotBlockDuringOutage(t *testing.T) {
-	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
-		s.Unreachable()
-		e := newElector(t, s.Keeper(t, nil))
+	bubble(t, func(t *world) {
+		t.s.Unreachable()
+		e := t.elector()
 		began := time.Now()
-		if err := e.IsLeader(t.Context()); !errors.Is(err, gocronlock.ErrNotLeader) {
-			t.Error(err)
-		}
+		t.requireError(e.IsLeader(t.Context()), gocronlock.ErrNotLeader)
 		if waited := time.Since(began); waited > time.Second {
 			t.Errorf("blocked for %v", waited)
 		}
-		s.Restore()
+		t.s.Restore()
 		time.Sleep(time.Minute)
-		if err := e.IsLeader(t.Context()); err != nil {
-			t.Error(err)
-		}
+		t.requireError(e.IsLeader(t.Context()), nil)
 	})
 }
 
 func TestInvalidOptionsAreRefused(t *testing.T) {
 	k := lockkeepertest.New(t).Keeper(t, nil)
-	for says, x := range map[string]struct {
-		atLeast time.Duration
-		ttl     time.Duration
-	}{
-		"period":  {0, 0},
-		"TTL":     {time.Hour, time.Millisecond},
-		"shorter": {time.Second, time.Minute},
+	locker := func(atLeast, ttl time.Duration) error {
+		_, err := gocronlock.NewLocker(k, atLeast, &gocronlock.Options{TTL: ttl})
+		return err
+	}
+	elector := func(l election.Locker) error {
+		_, err := gocronlock.NewElector(l, nil)
+		return err
+	}
+	for says, err := range map[string]error{
+		"period":  locker(0, 0),
+		"TTL":     locker(time.Hour, time.Millisecond),
+		"shorter": locker(time.Second, time.Minute),
+		"Retain":  elector(must(mutex.New(k, "kept", &mutex.Options{Retain: true}))),
+		"nil":     elector((*mutex.Mutex)(nil)),
+		"locker":  elector(nil),
 	} {
-		_, err := gocronlock.NewLocker(k, x.atLeast, &gocronlock.Options{TTL: x.ttl})
 		if !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", says, err)
-		}
-	}
-	kept, err := mutex.New(k, "kept", &mutex.Options{Retain: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := gocronlock.NewElector(kept, nil); !errors.Is(err, lockkeeper.ErrInvalid) {
-		t.Errorf("a retained mutex: %v", err)
-	}
-	for _, none := range []election.Locker{nil, (*mutex.Mutex)(nil)} {
-		if _, err := gocronlock.NewElector(none, nil); !errors.Is(err, lockkeeper.ErrInvalid) {
-			t.Error(err)
 		}
 	}
 }
