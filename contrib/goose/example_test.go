@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"log"
 	"testing/fstest"
 
 	"github.com/alicebob/miniredis/v2"
@@ -22,10 +23,9 @@ var migrations = fstest.MapFS{
 }
 
 func Example() {
-	server := miniredis.NewMiniRedis() // in production, your Redis
-	if err := server.Start(); err != nil {
-		fmt.Println(err)
-		return
+	server, err := miniredis.Run() // in production, your Redis
+	if err != nil {
+		log.Fatal(err)
 	}
 	defer server.Close()
 	server.ClockTTL(true)
@@ -33,14 +33,12 @@ func Example() {
 	defer rdb.Close()
 	k, err := lockkeeper.New(rdb, nil)
 	if err != nil {
-		fmt.Println(err)
-		return
+		log.Fatal(err)
 	}
 	defer k.Close()
 	db, err := sql.Open("sqlite", ":memory:")
 	if err != nil {
-		fmt.Println(err)
-		return
+		log.Fatal(err)
 	}
 	defer db.Close()
 	db.SetMaxOpenConns(1) // each connection has a database in memory of its own

@@ -7,13 +7,11 @@ import (
 	"io/fs"
 	"path/filepath"
 	"testing"
-	"testing/fstest"
 	"testing/synctest"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
 	gooselock "github.com/lockkeeper/lockkeeper/contrib/goose"
-	"github.com/lockkeeper/lockkeeper/fair"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/lockkeeper/lockkeeper/redlock"
@@ -22,157 +20,128 @@ import (
 
 const name = "migrations:shop"
 
-func must(t *testing.T, err error) {
-	t.Helper()
+func must[T any](v T, err error) T {
 	if err != nil {
-		t.Fatal(err)
+		panic(err)
+	}
+	return v
+}
+
+func wants(t *testing.T, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%v, want %v", err, want)
 	}
 }
 
 // newLocker returns a Locker of a process of its own.
-func newLocker(t *testing.T, s *lockkeepertest.Server, o *mutex.Options) *gooselock.Locker {
-	t.Helper()
-	m, err := mutex.New(s.Keeper(t, nil), name, o)
-	must(t, err)
-	l, err := gooselock.New(m)
-	must(t, err)
-	return l
+func newLocker(t *testing.T, s *lockkeepertest.Server) *gooselock.Locker {
+	return must(gooselock.New(must(mutex.New(s.Keeper(t, nil), name, nil))))
 }
 
 // newProvider returns a provider with connections of its own.
 func newProvider(t *testing.T, file string, l *gooselock.Locker, files fs.FS, migrations ...*goose.Migration) *goose.Provider {
 	t.Helper()
-	db, err := sql.Open("sqlite", "file:"+file+"?_pragma=busy_timeout(60000)&_txlock=immediate")
-	must(t, err)
-	p, err := goose.NewProvider(goose.DialectSQLite3, db, files, goose.WithLocker(l), goose.WithGoMigrations(migrations...),
-		goose.WithDisableGlobalRegistry(true))
-	must(t, err)
+	db := must(sql.Open("sqlite", "file:"+file+"?_pragma=busy_timeout(60000)&_txlock=immediate"))
+	p := must(goose.NewProvider(goose.DialectSQLite3, db, files, goose.WithLocker(l), goose.WithGoMigrations(migrations...),
+		goose.WithDisableGlobalRegistry(true)))
 	t.Cleanup(func() { _ = p.Close() })
 	return p
-}
-
-// prepare creates the table of versions. Up does it before it locks, and waits a second if another process does so too.
-func prepare(t *testing.T, p *goose.Provider) {
-	t.Helper()
-	_, err := p.HasPending(t.Context())
-	must(t, err)
 }
 
 func step(up func(ctx context.Context, db *sql.DB) error) *goose.Migration {
 	return goose.NewGoMigration(1, &goose.GoFunc{RunDB: up}, nil)
 }
 
-// TestMigrationRunsOnce: two processes migrate a database; both have seen that the migration is pending.
-func TestMigrationRunsOnce(t *testing.T) {
-	up := func(ctx context.Context, p *goose.Provider, _ *gooselock.Locker) (int, error) {
-		results, err := p.Up(ctx)
-		return len(results), err
-	}
-	do := func(ctx context.Context, p *goose.Provider, l *gooselock.Locker) (n int, err error) {
-		err = l.Do(ctx, func(ctx context.Context) error {
-			n, err = up(ctx, p, l)
-			return err
-		})
-		return n, err
-	}
-	kinds := map[string]func(t *testing.T, s *lockkeepertest.Server) (lockkeeper.Locker, error){
-		"mutex": func(t *testing.T, s *lockkeepertest.Server) (lockkeeper.Locker, error) {
-			return mutex.New(s.Keeper(t, nil), name, nil)
-		},
-		"fair": func(t *testing.T, s *lockkeepertest.Server) (lockkeeper.Locker, error) {
-			return fair.New(s.Keeper(t, nil), name, nil)
-		},
-	}
-	for kind, newLock := range kinds {
-		for call, migrate := range map[string]func(context.Context, *goose.Provider, *gooselock.Locker) (int, error){"Up": up, "Do": do} {
-			t.Run(kind+call, func(t *testing.T) {
-				s := lockkeepertest.New(t)
-				file := filepath.Join(t.TempDir(), "db")
-				started, finish := make(chan struct{}, 2), make(chan struct{})
-				migration := func() *goose.Migration {
-					return step(func(ctx context.Context, db *sql.DB) error {
-						started <- struct{}{}
-						<-finish
-						_, err := db.ExecContext(ctx, "CREATE TABLE users (id INTEGER)")
-						return err
-					})
-				}
-				type result struct {
-					applied int
-					err     error
-				}
-				results := make(chan result, 2)
-				for i := range 2 {
-					m, err := newLock(t, s)
-					must(t, err)
-					l, err := gooselock.New(m)
-					must(t, err)
-					p := newProvider(t, file, l, nil, migration())
-					prepare(t, p)
-					go func() {
-						n, err := migrate(t.Context(), p, l)
-						results <- result{n, err}
-					}()
-					if i == 0 {
-						<-started
-					}
-				}
-				s.RequireWaiting(t, name, 1)
-				close(finish)
-				a, b := <-results, <-results
-				if a.err != nil || b.err != nil || a.applied+b.applied != 1 || len(started) != 0 {
-					t.Errorf("%+v, %+v; want one migration", a, b)
-				}
-				s.RequireFree(t, name)
-			})
-		}
+func stepTx(up func(ctx context.Context, tx *sql.Tx) error) *goose.Migration {
+	return goose.NewGoMigration(1, &goose.GoFunc{RunTx: up}, nil)
+}
+
+func up(ctx context.Context, p *goose.Provider) error {
+	_, err := p.Up(ctx)
+	return err
+}
+
+// upInDo migrates within Do. What it returns is received from the channel.
+func upInDo(t *testing.T, p *goose.Provider, l *gooselock.Locker) <-chan error {
+	done := make(chan error, 1)
+	go func() { done <- l.Do(t.Context(), func(ctx context.Context) error { return up(ctx, p) }) }()
+	return done
+}
+
+func requireVersion(t *testing.T, p *goose.Provider, want int64) {
+	t.Helper()
+	if v, err := p.GetDBVersion(t.Context()); v != want || err != nil {
+		t.Errorf("version %d, %v; want %d", v, err, want)
 	}
 }
 
-// TestRedlock: a redlock is a Locker, too.
+// TestMigrationRunsOnce: two processes migrate a database, within Do and without; both have seen that the migration is pending.
+func TestMigrationRunsOnce(t *testing.T) {
+	for call, migrate := range map[string]func(*testing.T, *goose.Provider, *gooselock.Locker) error{
+		"Up": func(t *testing.T, p *goose.Provider, _ *gooselock.Locker) error { return up(t.Context(), p) },
+		"Do": func(t *testing.T, p *goose.Provider, l *gooselock.Locker) error { return <-upInDo(t, p, l) },
+	} {
+		t.Run(call, func(t *testing.T) {
+			s, file := lockkeepertest.New(t), filepath.Join(t.TempDir(), "db")
+			started, finish, done := make(chan struct{}, 2), make(chan struct{}), make(chan error, 2)
+			migration := func(ctx context.Context, db *sql.DB) error {
+				started <- struct{}{}
+				<-finish
+				_, err := db.ExecContext(ctx, "CREATE TABLE users (id INTEGER)")
+				return err
+			}
+			for i := range 2 {
+				l := newLocker(t, s)
+				p := newProvider(t, file, l, nil, step(migration))
+				must(p.HasPending(t.Context())) // creates the table of versions, as Up does before it locks
+				go func() { done <- migrate(t, p, l) }()
+				if i == 0 {
+					<-started
+				}
+			}
+			s.RequireWaiting(t, name, 1)
+			close(finish)
+			wants(t, errors.Join(<-done, <-done), nil)
+			if len(started) != 0 {
+				t.Error("the migration ran twice")
+			}
+			s.RequireFree(t, name)
+		})
+	}
+}
+
+// TestRedlock: other kinds of locks are Lockers, too.
 func TestRedlock(t *testing.T) {
 	var keepers []*lockkeeper.Keeper
 	for range 3 {
 		keepers = append(keepers, lockkeepertest.New(t).Keeper(t, nil))
 	}
-	m, err := redlock.New(keepers, name, nil)
-	must(t, err)
-	l, err := gooselock.New(m)
-	must(t, err)
+	l := must(gooselock.New(must(redlock.New(keepers, name, nil))))
 	p := newProvider(t, filepath.Join(t.TempDir(), "db"), l, migrations)
-	if results, err := p.Up(t.Context()); len(results) != 2 || err != nil {
-		t.Errorf("%v, %v", results, err)
-	}
+	wants(t, up(t.Context(), p), nil)
+	requireVersion(t, p, 2)
 }
 
 // TestLossEndsGoMigration: the context of the migration ends, its transaction is rolled back, and another process can migrate.
 func TestLossEndsGoMigration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := lockkeepertest.New(t)
-		file := filepath.Join(t.TempDir(), "db")
-		a, b := newLocker(t, s, nil), newLocker(t, s, nil)
+		s, file := lockkeepertest.New(t), filepath.Join(t.TempDir(), "db")
 		create := func(ctx context.Context, tx *sql.Tx) error {
 			_, err := tx.ExecContext(ctx, "CREATE TABLE users (id INTEGER)")
 			return err
 		}
 		var cause error
 		var fence uint64
-		p := newProvider(t, file, a, nil, goose.NewGoMigration(1, &goose.GoFunc{RunTx: func(ctx context.Context, tx *sql.Tx) error {
-			if err := create(ctx, tx); err != nil {
-				return err
-			}
+		l := newLocker(t, s)
+		p := newProvider(t, file, l, nil, stepTx(func(ctx context.Context, tx *sql.Tx) error {
+			must(0, create(ctx, tx))
 			fence = lockkeeper.LeaseFromContext(ctx).Fence()
 			<-ctx.Done()
 			cause = context.Cause(ctx)
 			return ctx.Err()
-		}}, nil))
-		done := make(chan error, 1)
-		go func() {
-			done <- a.Do(t.Context(), func(ctx context.Context) error {
-				_, err := p.Up(ctx)
-				return err
-			})
-		}()
+		}))
+		done := upInDo(t, p, l)
 		s.LoseLease(t, name)
 		var partial *goose.PartialError
 		if err := <-done; !errors.Is(err, lockkeeper.ErrLost) || !errors.Is(err, context.Canceled) || !errors.As(err, &partial) {
@@ -181,55 +150,25 @@ func TestLossEndsGoMigration(t *testing.T) {
 		if !errors.Is(cause, lockkeeper.ErrLost) || fence == 0 {
 			t.Errorf("cause %v, fence %d", cause, fence)
 		}
-		next := newProvider(t, file, b, nil, goose.NewGoMigration(1, &goose.GoFunc{RunTx: create}, nil))
-		if results, err := next.Up(t.Context()); len(results) != 1 || err != nil {
-			t.Errorf("%v, %v; want the migration of the other process", results, err)
-		}
-		must(t, next.Close())
-		must(t, p.Close())
+		next := newProvider(t, file, newLocker(t, s), nil, stepTx(create))
+		wants(t, up(t.Context(), next), nil)
+		requireVersion(t, next, 1)
+		must(0, errors.Join(next.Close(), p.Close()))
 	})
-}
-
-// TestLossEndsSQLMigration: a statement that never ends is interrupted.
-func TestLossEndsSQLMigration(t *testing.T) {
-	s := lockkeepertest.New(t)
-	l := newLocker(t, s, &mutex.Options{TTL: time.Second})
-	p := newProvider(t, filepath.Join(t.TempDir(), "db"), l, fstest.MapFS{"1_endless.sql": {Data: []byte(`-- +goose Up
-CREATE TABLE t AS WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM n) SELECT x FROM n WHERE x < 0;
-`)}})
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	done := make(chan error, 1)
-	go func() {
-		done <- l.Do(ctx, func(ctx context.Context) error {
-			_, err := p.Up(ctx)
-			return err
-		})
-	}()
-	s.LoseLease(t, name)
-	if err := <-done; !errors.Is(err, lockkeeper.ErrLost) || ctx.Err() != nil {
-		t.Errorf("%v, %v; want ErrLost", err, ctx.Err())
-	}
-	if v, err := p.GetDBVersion(t.Context()); v != 0 || err != nil {
-		t.Errorf("version %d, %v; want 0", v, err)
-	}
 }
 
 // TestLossWithoutDo: the migration goes on, and Up reports the loss. The next Lock of the Locker waits for its Unlock.
 func TestLossWithoutDo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := lockkeepertest.New(t)
-		l := newLocker(t, s, nil)
+		l := newLocker(t, s)
 		finish := make(chan struct{})
 		p := newProvider(t, filepath.Join(t.TempDir(), "db"), l, nil, step(func(ctx context.Context, _ *sql.DB) error {
 			<-finish
 			return ctx.Err()
 		}))
 		done, locked := make(chan error, 1), make(chan error, 1)
-		go func() {
-			_, err := p.Up(t.Context())
-			done <- err
-		}()
+		go func() { done <- up(t.Context(), p) }()
 		s.LoseLease(t, name)
 		go func() { locked <- l.Lock(t.Context(), nil) }()
 		time.Sleep(time.Hour)
@@ -237,48 +176,43 @@ func TestLossWithoutDo(t *testing.T) {
 			t.Error("locked while the former holder was at work")
 		}
 		close(finish)
-		if err := <-done; !errors.Is(err, lockkeeper.ErrLost) {
-			t.Errorf("%v, want ErrLost", err)
-		}
-		must(t, <-locked)
-		must(t, l.Unlock(t.Context(), nil))
-		if v, err := p.GetDBVersion(t.Context()); v != 1 || err != nil {
-			t.Errorf("version %d, %v; want 1", v, err)
-		}
-		must(t, p.Close())
+		wants(t, <-done, lockkeeper.ErrLost)
+		wants(t, <-locked, nil)
+		wants(t, l.Unlock(t.Context(), nil), nil)
+		requireVersion(t, p, 1)
+		must(0, p.Close())
 	})
 }
 
 func TestLockAndUnlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := lockkeepertest.New(t)
-		a, b := newLocker(t, s, nil), newLocker(t, s, nil)
+		a, b := newLocker(t, s), newLocker(t, s)
 		if err := a.Unlock(t.Context(), nil); err == nil {
 			t.Error("Unlock without Lock succeeded")
 		}
-		must(t, a.Lock(t.Context(), nil))
+		wants(t, a.Lock(t.Context(), nil), nil)
 		for _, l := range []*gooselock.Locker{a, b} {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // the lease is renewed
 			err := l.Lock(ctx, nil)
 			cancel()
-			if !errors.Is(err, lockkeeper.ErrNotAcquired) || !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("%v, want ErrNotAcquired", err)
-			}
+			wants(t, err, lockkeeper.ErrNotAcquired)
+			wants(t, err, context.DeadlineExceeded)
 		}
 		if err := b.Unlock(t.Context(), nil); err == nil {
 			t.Error("another process could unlock it")
 		}
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
-		must(t, a.Unlock(ended, nil))
+		wants(t, a.Unlock(ended, nil), nil)
 		if err := a.Unlock(t.Context(), nil); err == nil {
 			t.Error("it was unlocked twice")
 		}
 		if err := a.Lock(ended, nil); !errors.Is(err, context.Canceled) || errors.Is(err, lockkeeper.ErrNotAcquired) {
 			t.Errorf("%v, want context.Canceled alone", err)
 		}
-		must(t, b.Lock(t.Context(), nil))
-		must(t, b.Unlock(t.Context(), nil))
+		wants(t, b.Lock(t.Context(), nil), nil)
+		wants(t, b.Unlock(t.Context(), nil), nil)
 		s.RequireFree(t, name)
 	})
 }
@@ -286,13 +220,13 @@ func TestLockAndUnlock(t *testing.T) {
 func TestDo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := lockkeepertest.New(t)
-		l := newLocker(t, s, nil)
+		l := newLocker(t, s)
 		failed := errors.New("failed")
 		var inside context.Context
 		err := l.Do(t.Context(), func(ctx context.Context) error {
 			inside = ctx
-			must(t, l.Lock(ctx, nil))
-			must(t, l.Unlock(context.WithoutCancel(ctx), nil))
+			wants(t, l.Lock(ctx, nil), nil)
+			wants(t, l.Unlock(context.WithoutCancel(ctx), nil), nil)
 			s.RequireHeld(t, name)
 			return l.Do(ctx, func(context.Context) error { return failed })
 		})
@@ -300,9 +234,7 @@ func TestDo(t *testing.T) {
 			t.Errorf("%v, want that of the function", err)
 		}
 		s.RequireFree(t, name)
-		if err := l.Lock(inside, nil); !errors.Is(err, lockkeeper.ErrReleased) {
-			t.Errorf("%v, want ErrReleased after Do", err)
-		}
+		wants(t, l.Lock(inside, nil), lockkeeper.ErrReleased)
 		func() {
 			defer func() { _ = recover() }()
 			_ = l.Do(t.Context(), func(context.Context) error { panic("x") })
@@ -314,8 +246,9 @@ func TestDo(t *testing.T) {
 				time.Sleep(time.Minute)
 				return result
 			})
-			if !errors.Is(err, lockkeeper.ErrLost) || !errors.Is(err, result) && result != nil {
-				t.Errorf("%v, want ErrLost and %v", err, result)
+			wants(t, err, lockkeeper.ErrLost)
+			if result != nil {
+				wants(t, err, result)
 			}
 		}
 	})
@@ -325,9 +258,8 @@ func TestDo(t *testing.T) {
 func TestUnlockIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := lockkeepertest.New(t)
-		l := newLocker(t, s, nil)
 		var start time.Time
-		p := newProvider(t, filepath.Join(t.TempDir(), "db"), l, nil, step(func(context.Context, *sql.DB) error {
+		p := newProvider(t, filepath.Join(t.TempDir(), "db"), newLocker(t, s), nil, step(func(context.Context, *sql.DB) error {
 			s.Unreachable()
 			start = time.Now()
 			return nil
@@ -339,7 +271,7 @@ func TestUnlockIsBounded(t *testing.T) {
 		if d := time.Since(start); d != 3*time.Second {
 			t.Errorf("it took %v", d)
 		}
-		must(t, p.Close())
+		must(0, p.Close())
 		s.Restore()
 		s.RequireFree(t, name)
 	})
@@ -348,23 +280,16 @@ func TestUnlockIsBounded(t *testing.T) {
 func TestKeeperClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := lockkeepertest.New(t).Keeper(t, nil)
-		m, err := mutex.New(k, name, nil)
-		must(t, err)
-		l, err := gooselock.New(m)
-		must(t, err)
-		must(t, l.Lock(t.Context(), nil))
-		must(t, k.Close())
-		if err := l.Unlock(t.Context(), nil); !errors.Is(err, lockkeeper.ErrReleased) {
-			t.Errorf("%v, want ErrReleased", err)
-		}
+		l := must(gooselock.New(must(mutex.New(k, name, nil))))
+		must(0, l.Lock(t.Context(), nil))
+		must(0, k.Close())
+		wants(t, l.Unlock(t.Context(), nil), lockkeeper.ErrReleased)
 	})
 }
 
 func TestNilLocker(t *testing.T) {
-	if _, err := gooselock.New((*mutex.Mutex)(nil)); !errors.Is(err, lockkeeper.ErrInvalid) {
-		t.Error(err)
-	}
-	if _, err := gooselock.New(nil); !errors.Is(err, lockkeeper.ErrInvalid) {
-		t.Errorf("%v", err)
+	for _, missing := range []lockkeeper.Locker{nil, (*mutex.Mutex)(nil)} {
+		_, err := gooselock.New(missing)
+		wants(t, err, lockkeeper.ErrInvalid)
 	}
 }
