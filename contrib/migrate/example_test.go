@@ -3,6 +3,7 @@ package migratelock_test
 import (
 	"database/sql"
 	"fmt"
+	"log"
 	"os"
 	"path/filepath"
 	"testing/fstest"
@@ -18,10 +19,9 @@ import (
 )
 
 func Example() {
-	server := miniredis.NewMiniRedis() // in production, your Redis
-	if err := server.Start(); err != nil {
-		fmt.Println(err)
-		return
+	server, err := miniredis.Run() // in production, your Redis
+	if err != nil {
+		log.Fatal(err)
 	}
 	defer server.Close()
 	server.ClockTTL(true)
@@ -29,14 +29,12 @@ func Example() {
 	defer rdb.Close()
 	k, err := lockkeeper.New(rdb, nil)
 	if err != nil {
-		fmt.Println(err)
-		return
+		log.Fatal(err)
 	}
 	defer k.Close()
 	dir, err := os.MkdirTemp("", "shop")
 	if err != nil {
-		fmt.Println(err)
-		return
+		log.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
 	fmt.Println(migrateShop(k, filepath.Join(dir, "shop.db")))

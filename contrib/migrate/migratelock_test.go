@@ -44,40 +44,31 @@ func wants(t *testing.T, err, want error) {
 // hooked is the real driver, whose calls a test can hold up.
 type hooked struct {
 	database.Driver
-	lock       func() error // instead of Lock
-	unlock     func() error // instead of Unlock
-	run        func()       // after Run
-	setVersion func(version int, dirty bool)
+	lock, unlock func() error // instead of those of the driver
+	afterRun     func()
+	setVersion   func(version int, dirty bool) // after SetVersion
 }
 
-func (h *hooked) Lock() error {
-	if h.lock != nil {
-		return h.lock()
-	}
-	return h.Driver.Lock()
-}
-
-func (h *hooked) Unlock() error {
-	if h.unlock != nil {
-		return h.unlock()
-	}
-	return h.Driver.Unlock()
-}
+func (h *hooked) Lock() error   { return h.lock() }
+func (h *hooked) Unlock() error { return h.unlock() }
 
 func (h *hooked) Run(r io.Reader) error {
-	err := h.Driver.Run(r)
-	if h.run != nil {
-		h.run()
-	}
-	return err
+	defer h.afterRun()
+	return h.Driver.Run(r)
 }
 
 func (h *hooked) SetVersion(version int, dirty bool) error {
-	err := h.Driver.SetVersion(version, dirty)
-	if h.setVersion != nil {
-		h.setVersion(version, dirty)
-	}
-	return err
+	defer h.setVersion(version, dirty)
+	return h.Driver.SetVersion(version, dirty)
+}
+
+// holdUp lets the driver wait for its own lock until something is sent to granted, and count that as the lock. Its Unlock is
+// received from unlocked.
+func (h *hooked) holdUp() (granted, unlocked chan error) {
+	granted, unlocked = make(chan error), make(chan error, 1)
+	h.lock = func() error { return <-granted }
+	h.unlock = func() error { unlocked <- nil; return nil }
+	return granted, unlocked
 }
 
 // process is one of the processes that migrate the database in a directory.
@@ -88,21 +79,24 @@ type process struct {
 	events lockkeepertest.Recorder
 }
 
-func start(t *testing.T, s *lockkeepertest.Server, dir string, o *migratelock.Options) *process {
+// bubble runs a test in virtual time.
+func bubble(t *testing.T, test func(t *testing.T, s *lockkeepertest.Server, dir string)) {
 	t.Helper()
-	return startWith(t, s, dir, 0, o)
+	synctest.Test(t, func(t *testing.T) { test(t, lockkeepertest.New(t), t.TempDir()) })
 }
 
-func startWith(t *testing.T, s *lockkeepertest.Server, dir string, ttl time.Duration, o *migratelock.Options) *process {
+// start starts a process. A ttl or a timeout of 0 is the default.
+func start(t *testing.T, s *lockkeepertest.Server, dir string, ttl, timeout time.Duration) *process {
 	t.Helper()
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(dir, "shop.db")+"?_pragma=busy_timeout(60000)")
 	must(t, err)
+	t.Cleanup(func() { _ = db.Close() })
 	own, err := sqlite.WithInstance(db, &sqlite.Config{})
 	must(t, err)
-	p := &process{own: &hooked{Driver: own}}
+	p := &process{own: &hooked{own, own.Lock, own.Unlock, func() {}, func(int, bool) {}}}
 	lock, err := fair.New(s.Keeper(t, &lockkeeper.Options{Hooks: p.events.Hooks()}), name, &fair.Options{TTL: ttl})
 	must(t, err)
-	p.driver, err = migratelock.Wrap(p.own, lock, o)
+	p.driver, err = migratelock.Wrap(p.own, lock, &migratelock.Options{LockTimeout: timeout})
 	must(t, err)
 	source, err := iofs.New(fstest.MapFS{ // each fails if it is run twice
 		"1_orders.up.sql": {Data: []byte("CREATE TABLE orders (id INTEGER PRIMARY KEY)")},
@@ -111,8 +105,23 @@ func startWith(t *testing.T, s *lockkeepertest.Server, dir string, ttl time.Dura
 	must(t, err)
 	p.Migrate, err = migrate.NewWithInstance("iofs", source, "sqlite", p.driver)
 	must(t, err)
-	t.Cleanup(func() { _ = db.Close() })
 	return p
+}
+
+// at calls f when a version has been stored.
+func (p *process) at(version int, dirty bool, f func()) {
+	p.own.setVersion = func(v int, d bool) {
+		if v == version && d == dirty {
+			f()
+		}
+	}
+}
+
+// up returns a channel from which the result of Up is received.
+func (p *process) up() <-chan error {
+	done := make(chan error, 1)
+	go func() { done <- p.Up() }()
+	return done
 }
 
 func (p *process) requireVersion(t *testing.T, version int, dirty bool) {
@@ -127,24 +136,21 @@ func (p *process) requireVersion(t *testing.T, version int, dirty bool) {
 // TestIsADriver runs the tests of golang-migrate for drivers.
 func TestIsADriver(t *testing.T) {
 	s := lockkeepertest.New(t)
-	databasetest.Test(t, start(t, s, t.TempDir(), nil).driver, []byte("CREATE TABLE orders (id INTEGER)"))
+	databasetest.Test(t, start(t, s, t.TempDir(), 0, 0).driver, []byte("CREATE TABLE orders (id INTEGER)"))
 	s.RequireFree(t, name)
 }
 
 func TestMigratesOnce(t *testing.T) {
 	s, dir := lockkeepertest.New(t), t.TempDir()
-	a, b := start(t, s, dir, nil), start(t, s, dir, nil)
+	a, b := start(t, s, dir, 0, 0), start(t, s, dir, 0, 0)
 	within, goOn := make(chan struct{}), make(chan struct{})
-	a.own.setVersion = func(version int, dirty bool) {
-		if version == 1 && dirty {
-			close(within)
-			<-goOn
-		}
-	}
-	first, second := make(chan error, 1), make(chan error, 1)
-	go func() { first <- a.Up() }()
+	a.at(1, true, func() {
+		close(within)
+		<-goOn
+	})
+	first := a.up()
 	<-within
-	go func() { second <- b.Up() }()
+	second := b.up()
 	s.RequireWaiting(t, name, 1)
 	close(goOn)
 	must(t, <-first)
@@ -157,13 +163,11 @@ func TestMigratesOnce(t *testing.T) {
 // run.
 func TestLossRefusesTheNextMigration(t *testing.T) {
 	s, dir := lockkeepertest.New(t), t.TempDir()
-	a, b := startWith(t, s, dir, shortTTL, nil), start(t, s, dir, nil)
-	a.own.setVersion = func(version int, dirty bool) {
-		if version == 1 && !dirty {
-			s.LoseLease(t, name)
-			a.events.Require(t, "Lost", name)
-		}
-	}
+	a, b := start(t, s, dir, shortTTL, 0), start(t, s, dir, 0, 0)
+	a.at(1, false, func() {
+		s.LoseLease(t, name)
+		a.events.Require(t, "Lost", name)
+	})
 	wants(t, a.Up(), lockkeeper.ErrLost)
 	a.requireVersion(t, 1, false)
 	wants(t, a.Up(), migrate.ErrLocked) // golang-migrate's own: Unlock has failed
@@ -173,8 +177,8 @@ func TestLossRefusesTheNextMigration(t *testing.T) {
 
 func TestLossDuringStatementLeavesDatabaseDirty(t *testing.T) {
 	s, dir := lockkeepertest.New(t), t.TempDir()
-	a, b := startWith(t, s, dir, shortTTL, nil), start(t, s, dir, nil)
-	a.own.run = func() {
+	a, b := start(t, s, dir, shortTTL, 0), start(t, s, dir, 0, 0)
+	a.own.afterRun = func() {
 		s.Unreachable()
 		a.events.Require(t, "Lost", name)
 		s.Restore()
@@ -190,9 +194,8 @@ func TestLossDuringStatementLeavesDatabaseDirty(t *testing.T) {
 }
 
 func TestLossBeforeTheFirstStatement(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := lockkeepertest.New(t)
-		a := start(t, s, t.TempDir(), nil)
+	bubble(t, func(t *testing.T, s *lockkeepertest.Server, dir string) {
+		a := start(t, s, dir, 0, 0)
 		must(t, a.driver.Lock())
 		s.StealLock(t, name)
 		time.Sleep(lockkeeper.DefaultTTL)
@@ -207,14 +210,9 @@ func TestLossBeforeTheFirstStatement(t *testing.T) {
 
 // TestUnlockFindsLoss: nobody has noticed the loss before.
 func TestUnlockFindsLoss(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := lockkeepertest.New(t)
-		a := start(t, s, t.TempDir(), nil)
-		a.own.setVersion = func(version int, dirty bool) {
-			if version == 2 && !dirty {
-				s.LoseLease(t, name)
-			}
-		}
+	bubble(t, func(t *testing.T, s *lockkeepertest.Server, dir string) {
+		a := start(t, s, dir, 0, 0)
+		a.at(2, false, func() { s.LoseLease(t, name) })
 		wants(t, a.Up(), lockkeeper.ErrLost)
 		a.requireVersion(t, 2, false)
 	})
@@ -222,9 +220,8 @@ func TestUnlockFindsLoss(t *testing.T) {
 
 func TestLockTimesOutBeforeMigrate(t *testing.T) {
 	for _, timeout := range []time.Duration{0, time.Second, time.Hour} {
-		synctest.Test(t, func(t *testing.T) {
-			s, dir := lockkeepertest.New(t), t.TempDir()
-			a, b := start(t, s, dir, nil), start(t, s, dir, &migratelock.Options{LockTimeout: timeout})
+		bubble(t, func(t *testing.T, s *lockkeepertest.Server, dir string) {
+			a, b := start(t, s, dir, 0, 0), start(t, s, dir, 0, timeout)
 			if timeout != 0 {
 				b.LockTimeout = timeout
 			}
@@ -243,32 +240,25 @@ func TestLockTimesOutBeforeMigrate(t *testing.T) {
 
 // TestOwnLockGrantedLate: as PostgreSQL's lock, which waits forever.
 func TestOwnLockGrantedLate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, dir := lockkeepertest.New(t), t.TempDir()
-		a, b := start(t, s, dir, nil), start(t, s, dir, nil)
-		granted, unlocked := make(chan error), make(chan error, 1)
-		a.own.lock = func() error { return <-granted }
-		a.own.unlock = func() error { unlocked <- nil; return nil }
+	bubble(t, func(t *testing.T, s *lockkeepertest.Server, dir string) {
+		a, b := start(t, s, dir, 0, 0), start(t, s, dir, 0, 0)
+		granted, unlocked := a.own.holdUp()
 		wants(t, a.Up(), database.ErrLocked)
 		must(t, b.Up()) // the lock of Lockkeeper is not kept meanwhile
 		wants(t, a.Up(), database.ErrLocked)
 		granted <- nil
 		<-unlocked
 		synctest.Wait()
-		a.own.lock, a.own.unlock = nil, nil
+		a.own.lock, a.own.unlock = a.own.Driver.Lock, a.own.Driver.Unlock
 		wants(t, a.Up(), migrate.ErrNoChange)
 	})
 }
 
 func TestLossWhileWaitingForOwnLock(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := lockkeepertest.New(t)
-		a := start(t, s, t.TempDir(), nil)
-		granted, unlocked := make(chan error), make(chan error, 1)
-		a.own.lock = func() error { return <-granted }
-		a.own.unlock = func() error { unlocked <- nil; return nil }
-		up := make(chan error, 1)
-		go func() { up <- a.Up() }()
+	bubble(t, func(t *testing.T, s *lockkeepertest.Server, dir string) {
+		a := start(t, s, dir, 0, 0)
+		granted, unlocked := a.own.holdUp()
+		up := a.up()
 		s.LoseLease(t, name)
 		wants(t, <-up, lockkeeper.ErrLost)
 		granted <- nil
@@ -277,16 +267,15 @@ func TestLossWhileWaitingForOwnLock(t *testing.T) {
 }
 
 func TestOwnLockFails(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := lockkeepertest.New(t)
-		a := start(t, s, t.TempDir(), nil)
+	bubble(t, func(t *testing.T, s *lockkeepertest.Server, dir string) {
+		a := start(t, s, dir, 0, 0)
 		broken := errors.New("broken")
 		a.own.lock = func() error { return broken }
 		if err := a.Up(); err != broken {
 			t.Errorf("%v", err)
 		}
 		s.RequireFree(t, name)
-		a.own.lock = nil
+		a.own.lock = a.own.Driver.Lock
 		a.own.unlock = func() error { return errors.Join(broken, a.own.Driver.Unlock()) }
 		wants(t, a.Up(), broken)
 		s.RequireFree(t, name)
@@ -295,9 +284,8 @@ func TestOwnLockFails(t *testing.T) {
 }
 
 func TestOutage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := lockkeepertest.New(t)
-		a := start(t, s, t.TempDir(), nil)
+	bubble(t, func(t *testing.T, s *lockkeepertest.Server, dir string) {
+		a := start(t, s, dir, 0, 0)
 		s.Unreachable()
 		err := a.Up()
 		wants(t, err, lockkeeper.ErrUnavailable)
@@ -306,11 +294,7 @@ func TestOutage(t *testing.T) {
 		}
 		a.requireVersion(t, database.NilVersion, false)
 		s.Restore()
-		a.own.setVersion = func(version int, dirty bool) {
-			if version == 2 && !dirty {
-				s.Unreachable()
-			}
-		}
+		a.at(2, false, s.Unreachable)
 		must(t, a.Up()) // it is held until the end
 		s.Restore()
 		s.RequireFree(t, name)
@@ -318,12 +302,10 @@ func TestOutage(t *testing.T) {
 }
 
 func TestClose(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, dir := lockkeepertest.New(t), t.TempDir()
-		a, b, c := start(t, s, dir, nil), start(t, s, dir, nil), start(t, s, dir, nil)
+	bubble(t, func(t *testing.T, s *lockkeepertest.Server, dir string) {
+		a, b, c := start(t, s, dir, 0, 0), start(t, s, dir, 0, 0), start(t, s, dir, 0, 0)
 		must(t, a.driver.Lock())
-		up := make(chan error, 1)
-		go func() { up <- b.Up() }()
+		up := b.up()
 		s.RequireWaiting(t, name, 1)
 		before := time.Now()
 		must(t, errors.Join(b.Close()))
@@ -340,9 +322,8 @@ func TestClose(t *testing.T) {
 }
 
 func TestOpenSharesTheLock(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, dir := lockkeepertest.New(t), t.TempDir()
-		a := start(t, s, dir, nil)
+	bubble(t, func(t *testing.T, s *lockkeepertest.Server, dir string) {
+		a := start(t, s, dir, 0, 0)
 		b, err := a.driver.Open("sqlite://" + filepath.Join(dir, "other.db"))
 		must(t, err)
 		must(t, b.Lock())
@@ -358,29 +339,26 @@ func TestOpenSharesTheLock(t *testing.T) {
 }
 
 func TestOptionsChecked(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := lockkeepertest.New(t)
+	bubble(t, func(t *testing.T, s *lockkeepertest.Server, dir string) {
 		lock, err := fair.New(s.Keeper(t, nil), name, nil)
 		must(t, err)
-		own := start(t, s, t.TempDir(), nil).own
+		own := start(t, s, dir, 0, 0).own
 		for _, x := range []struct {
-			o    migratelock.Options
-			says string
+			driver database.Driver
+			lock   lockkeeper.Locker
+			o      migratelock.Options
+			says   string
 		}{
-			{migratelock.Options{LockTimeout: -1}, "LockTimeout -1ns"},
-			{migratelock.Options{Wait: -1}, "Wait -1ns"},
-			{migratelock.Options{Wait: 15 * time.Second}, "Wait 15s"},
-			{migratelock.Options{Wait: 2 * time.Second, LockTimeout: time.Second}, "Wait 2s"},
+			{own, lock, migratelock.Options{LockTimeout: -1}, "LockTimeout -1ns"},
+			{own, lock, migratelock.Options{Wait: -1}, "Wait -1ns"},
+			{own, lock, migratelock.Options{Wait: 15 * time.Second}, "Wait 15s"},
+			{nil, lock, migratelock.Options{}, "driver is nil"},
+			{own, nil, migratelock.Options{}, "locker is nil"},
+			{own, (*fair.Lock)(nil), migratelock.Options{}, "locker is nil"},
 		} {
-			if _, err := migratelock.Wrap(own, lock, &x.o); !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), x.says) {
-				t.Errorf("%+v: %v", x.o, err)
+			if _, err := migratelock.Wrap(x.driver, x.lock, &x.o); !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), x.says) {
+				t.Errorf("%s: %v", x.says, err)
 			}
-		}
-		_, err = migratelock.Wrap(nil, lock, nil)
-		wants(t, err, lockkeeper.ErrInvalid)
-		for _, missing := range []lockkeeper.Locker{nil, (*fair.Lock)(nil)} {
-			_, err = migratelock.Wrap(own, missing, nil)
-			wants(t, err, lockkeeper.ErrInvalid)
 		}
 	})
 }
