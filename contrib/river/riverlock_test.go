@@ -21,158 +21,133 @@ import (
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 )
 
-// database returns a new SQLite database with River's tables.
-func database(t *testing.T) *sql.DB {
-	t.Helper()
-	db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "river.db")+"?_pragma=journal_mode(WAL)&_pragma=busy_timeout(5000)&_txlock=immediate")
+func must[T any](v T, err error) T {
 	if err != nil {
-		t.Fatal(err)
+		panic(err)
 	}
-	db.SetMaxOpenConns(1)
-	t.Cleanup(func() { _ = db.Close() })
-	m, err := rivermigrate.New(riversqlite.New(db), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := m.Migrate(t.Context(), rivermigrate.DirectionUp, nil); err != nil {
-		t.Fatal(err)
-	}
-	return db
+	return v
 }
 
-// worker starts a River client whose jobs are limited. Its events are those of finished and snoozed jobs.
-func worker(t *testing.T, db *sql.DB, l *joblimit.Limiter, key func(*rivertype.JobRow) string, work func(context.Context, string) error) (*river.Client[*sql.Tx], <-chan *river.Event) {
-	t.Helper()
+// world is River with a database of its own, and a client whose jobs are limited.
+type world struct {
+	client *river.Client[*sql.Tx]
+	events <-chan *river.Event // of finished and snoozed jobs
+}
+
+func newWorld(t *testing.T, l *joblimit.Limiter, key func(*rivertype.JobRow) string, work func(context.Context, string) error) world {
+	file := filepath.Join(t.TempDir(), "river.db")
+	db := must(sql.Open("sqlite", "file:"+file+"?_pragma=journal_mode(WAL)&_pragma=busy_timeout(5000)&_txlock=immediate"))
+	db.SetMaxOpenConns(1)
+	t.Cleanup(func() { _ = db.Close() })
+	must(must(rivermigrate.New(riversqlite.New(db), nil)).Migrate(t.Context(), rivermigrate.DirectionUp, nil))
 	workers := river.NewWorkers()
 	river.AddWorker(workers, river.WorkFunc(func(ctx context.Context, job *river.Job[export]) error { return work(ctx, job.Args.Customer) }))
-	client, err := river.NewClient(riversqlite.New(db), &river.Config{
+	client := must(river.NewClient(riversqlite.New(db), &river.Config{
 		FetchCooldown: 10 * time.Millisecond, FetchPollInterval: 20 * time.Millisecond,
 		Logger: slog.New(slog.DiscardHandler), Workers: workers, TestOnly: true,
 		Queues:     map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 4}},
 		Middleware: []rivertype.Middleware{riverlock.Middleware(l, key)},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	events, cancel := client.Subscribe(river.EventKindJobCompleted, river.EventKindJobFailed, river.EventKindJobSnoozed)
-	if err := client.Start(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	must(0, client.Start(context.Background()))
 	t.Cleanup(func() {
-		if err := client.Stop(context.Background()); err != nil {
-			t.Error(err)
-		}
+		must(0, client.Stop(context.Background()))
 		cancel()
 	})
-	return client, events
+	return world{client, events}
 }
 
-func insert(t *testing.T, client *river.Client[*sql.Tx], customer string) {
+func (w world) insert(t *testing.T, customer string) {
+	must(w.client.Insert(t.Context(), export{customer}, &river.InsertOpts{MaxAttempts: 1}))
+}
+
+// require waits for the next event of this kind, or of a failure, and checks the attempts of its job.
+func (w world) require(t *testing.T, kind river.EventKind, attempt int) *rivertype.JobRow {
 	t.Helper()
-	if _, err := client.Insert(t.Context(), export{customer}, &river.InsertOpts{MaxAttempts: 1}); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func limiter(t *testing.T) func(l *joblimit.Limiter, err error) *joblimit.Limiter {
-	return func(l *joblimit.Limiter, err error) *joblimit.Limiter {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return l
-	}
-}
-
-// next returns the next event of one of these kinds.
-func next(events <-chan *river.Event, kinds ...river.EventKind) *river.Event {
-	for e := range events {
-		for _, kind := range kinds {
-			if e.Kind == kind {
-				return e
+	for e := range w.events {
+		if e.Kind == kind || e.Kind == river.EventKindJobFailed {
+			if e.Kind != kind || e.Job.Attempt != attempt {
+				t.Errorf("%s, attempt %d; want %s, attempt %d", e.Kind, e.Job.Attempt, kind, attempt)
 			}
+			return e.Job
 		}
 	}
+	t.Fatal("no more events")
+	return nil
+}
+
+// jobs says which jobs have started, which go on until it is closed.
+type jobs struct{ started, end chan string }
+
+func newJobs() jobs { return jobs{make(chan string), make(chan string)} }
+
+func (r jobs) work(_ context.Context, customer string) error {
+	r.started <- customer
+	<-r.end
 	return nil
 }
 
 func TestRefusedJobIsSnoozedAndKeepsItsAttempts(t *testing.T) {
-	db, s := database(t), lockkeepertest.New(t)
-	l := limiter(t)(joblimit.Exclusive(s.Keeper(t, nil), &joblimit.Options{RetryAfter: 50 * time.Millisecond}))
-	started, end := make(chan string), make(chan struct{})
-	client, events := worker(t, db, l, nil, func(_ context.Context, customer string) error {
-		started <- customer
-		<-end
-		return nil
-	})
-	insert(t, client, "1")
-	<-started
-	insert(t, client, "2")
+	running := newJobs()
+	l := must(joblimit.Exclusive(lockkeepertest.New(t).Keeper(t, nil), &joblimit.Options{RetryAfter: 50 * time.Millisecond}))
+	w := newWorld(t, l, nil, running.work)
+	w.insert(t, "1")
+	<-running.started
+	w.insert(t, "2")
 	for range 2 {
-		if e := next(events, river.EventKindJobSnoozed, river.EventKindJobFailed); e.Kind != river.EventKindJobSnoozed || e.Job.Attempt != 0 {
-			t.Errorf("%s, attempt %d", e.Kind, e.Job.Attempt)
-		}
+		w.require(t, river.EventKindJobSnoozed, 0)
 	}
-	close(end)
-	if got := <-started; got != "2" {
+	close(running.end)
+	if got := <-running.started; got != "2" {
 		t.Error(got)
 	}
 	for range 2 {
-		if e := next(events, river.EventKindJobCompleted, river.EventKindJobFailed); e.Kind != river.EventKindJobCompleted || e.Job.Attempt != 1 {
-			t.Errorf("%s, attempt %d", e.Kind, e.Job.Attempt)
-		}
+		w.require(t, river.EventKindJobCompleted, 1)
 	}
 }
 
 func TestKeyOfJob(t *testing.T) {
-	db, s := database(t), lockkeepertest.New(t)
-	l := limiter(t)(joblimit.Concurrent(s.Keeper(t, nil), 1, nil))
 	byArgs := func(job *rivertype.JobRow) string {
 		if string(job.EncodedArgs) == `{"customer":""}` {
 			return "" // no limit
 		}
 		return string(job.EncodedArgs)
 	}
-	started, end := make(chan string), make(chan struct{})
-	client, _ := worker(t, db, l, byArgs, func(_ context.Context, customer string) error {
-		started <- customer
-		<-end
-		return nil
-	})
+	running := newJobs()
+	w := newWorld(t, must(joblimit.Exclusive(lockkeepertest.New(t).Keeper(t, nil), nil)), byArgs, running.work)
 	for _, customer := range []string{"a", "b", "", ""} {
-		insert(t, client, customer)
-		<-started // although the others are running
+		w.insert(t, customer)
+		<-running.started // although the others are running
 	}
-	close(end)
+	close(running.end)
 }
 
 func TestRateSnoozesUntilPermitReturns(t *testing.T) {
-	db, s := database(t), lockkeepertest.New(t)
-	l := limiter(t)(joblimit.Rate(s.Keeper(t, nil), 1, time.Hour, nil))
-	client, events := worker(t, db, l, nil, func(context.Context, string) error { return nil })
-	insert(t, client, "1")
-	next(events, river.EventKindJobCompleted)
-	insert(t, client, "2")
-	e := next(events, river.EventKindJobSnoozed)
-	if in := time.Until(e.Job.ScheduledAt); in < 55*time.Minute || in > time.Hour+time.Minute {
+	s := lockkeepertest.New(t)
+	w := newWorld(t, must(joblimit.Rate(s.Keeper(t, nil), 1, time.Hour, nil)), nil, func(context.Context, string) error { return nil })
+	w.insert(t, "1")
+	w.require(t, river.EventKindJobCompleted, 1)
+	w.insert(t, "2")
+	job := w.require(t, river.EventKindJobSnoozed, 0)
+	if in := time.Until(job.ScheduledAt); in < 55*time.Minute || in > time.Hour+time.Minute {
 		t.Errorf("snoozed for %v", in)
 	}
 	s.Flush(t) // the permit that is taken
 }
 
 func TestLossEndsContextOfJob(t *testing.T) {
-	db, s := database(t), lockkeepertest.New(t)
-	l := limiter(t)(joblimit.Exclusive(s.Keeper(t, nil), &joblimit.Options{TTL: 300 * time.Millisecond}))
+	s := lockkeepertest.New(t)
 	cause := make(chan error, 1)
-	client, events := worker(t, db, l, nil, func(ctx context.Context, _ string) error {
+	l := must(joblimit.Exclusive(s.Keeper(t, nil), &joblimit.Options{TTL: 300 * time.Millisecond}))
+	w := newWorld(t, l, nil, func(ctx context.Context, _ string) error {
 		<-ctx.Done()
 		cause <- context.Cause(ctx)
 		return ctx.Err()
 	})
-	insert(t, client, "1")
+	w.insert(t, "1")
 	s.LoseLease(t, "job:export")
 	if err := <-cause; !errors.Is(err, lockkeeper.ErrLost) {
 		t.Error(err)
 	}
-	next(events, river.EventKindJobFailed)
+	w.require(t, river.EventKindJobFailed, 1)
 }
