@@ -2,11 +2,11 @@ package main
 
 import (
 	"context"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -20,9 +20,7 @@ func TestClaims(t *testing.T) {
 			r, err := w.run(context.Background(), way, func() *redis.Client {
 				return redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", Dialer: s.Network().Dial})
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			results[way.name] = r
 			all = append(all, r)
 			if r.reads < 1000 || r.writes < 3 {
@@ -31,9 +29,7 @@ func TestClaims(t *testing.T) {
 		})
 	}
 	print(t.Output(), all)
-	if err := check(all); err != nil {
-		t.Error(err)
-	}
+	must.Report(t, check(all))
 	if results["no lock"].mixed == 0 {
 		t.Error("no lock: no mixed reads; the lock would have nothing to prevent")
 	}
@@ -74,22 +70,5 @@ func TestReadsAreJudged(t *testing.T) {
 	r := &result{waits: []time.Duration{0}, stale: 1}
 	if check([]*result{r}) == nil {
 		t.Error("a stale read under a lock is not noticed")
-	}
-}
-
-func TestReportFitsTerminal(t *testing.T) {
-	var out strings.Builder
-	var all []*result
-	for _, way := range ways {
-		all = append(all, &result{
-			name: way.name, length: time.Second, reads: 12_345_678, commands: 45_678_901, stale: 1_234_567, oldest: time.Second,
-			waits: []time.Duration{5 * time.Second}, writes: 1000,
-		})
-	}
-	print(&out, all)
-	for line := range strings.Lines(out.String()) {
-		if n := len(strings.TrimSuffix(line, "\n")); n > 80 || strings.TrimLeft(line, " \n") != "" && strings.ContainsFunc(line, func(r rune) bool { return r > '~' }) {
-			t.Errorf("%d characters, or one that is not ASCII: %s", n, line)
-		}
 	}
 }

@@ -3,32 +3,22 @@
 package main
 
 import (
-	"os"
 	"regexp"
 	"strconv"
-	"strings"
 	"testing"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/example"
 )
 
 // The candidates are this very binary.
-func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && (os.Args[1] == "candidate" || os.Args[1] == "watch") {
-		main()
-		return
-	}
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { example.Main(m, main, "candidate", "watch") }
 
 func TestOthersTakeOver(t *testing.T) {
-	var out strings.Builder
-	if err := demo(&out); err != nil {
-		t.Errorf("%v, after\n%s", err, out.String())
-	}
-	t.Log("\n" + out.String())
+	out := example.Output(t, demo)
 
 	// The fences of the leaders rise, in the order in which the one who watches saw them.
 	var last, terms uint64
-	for _, m := range regexp.MustCompile(`(?m)^watch: +[abc] leads, fence (\d+)$`).FindAllStringSubmatch(out.String(), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^watch: +[abc] leads, fence (\d+)$`).FindAllStringSubmatch(out, -1) {
 		fence, err := strconv.ParseUint(m[1], 10, 64)
 		if err != nil || fence <= last {
 			t.Errorf("fence %s after %d", m[1], last)
@@ -40,10 +30,10 @@ func TestOthersTakeOver(t *testing.T) {
 		t.Errorf("%d terms were seen", terms)
 	}
 	// The one that was frozen steps down because its lease was lost, and the one that was told to end because of that.
-	if !regexp.MustCompile(`(?s)([abc]): +-- continues --.*\n[abc]: +steps down: [^\n]*lost`).MatchString(out.String()) {
+	if !regexp.MustCompile(`(?s)([abc]): +-- continues --.*\n[abc]: +steps down: [^\n]*lost`).MatchString(out) {
 		t.Error("the frozen leader did not report its loss")
 	}
-	if !regexp.MustCompile(`(?s)([abc]): +-- SIGTERM --.*\n[abc]: +steps down: [^\n]*(terminated|canceled)`).MatchString(out.String()) {
+	if !regexp.MustCompile(`(?s)([abc]): +-- SIGTERM --.*\n[abc]: +steps down: [^\n]*(terminated|canceled)`).MatchString(out) {
 		t.Error("the last leader did not step down")
 	}
 }

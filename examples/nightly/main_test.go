@@ -3,29 +3,20 @@
 package main
 
 import (
-	"os"
+	"io"
 	"regexp"
-	"strings"
 	"testing"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/example"
 )
 
 // The hosts are this very binary.
-func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == "host" {
-		main()
-		return
-	}
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { example.Main(m, main, "host") }
 
 func TestReportIsMadeOnceAlthoughHostCrashes(t *testing.T) {
-	var out strings.Builder
-	if err := demo(t.Context(), &out); err != nil {
-		t.Errorf("%v, after\n%s", err, out.String())
-	}
-	t.Log("\n" + out.String())
+	out := example.Output(t, func(out io.Writer) error { return demo(t.Context(), out) })
 	count := func(pattern string) int {
-		return len(regexp.MustCompile("(?m)^host-.: +"+pattern+"$").FindAllString(out.String(), -1))
+		return len(regexp.MustCompile("(?m)^host-.: +"+pattern+"$").FindAllString(out, -1))
 	}
 	if n := count("writes page 1 of 10"); n < 2 {
 		t.Errorf("the report was started %d times, although a host was killed", n)

@@ -3,29 +3,20 @@
 package main
 
 import (
-	"os"
+	"io"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/example"
 )
 
 // The workers are this very binary.
-func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == "worker" {
-		main()
-		return
-	}
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { example.Main(m, main, "worker") }
 
 func TestOrdersOfACustomerAreProcessedInOrder(t *testing.T) {
-	var out strings.Builder
-	if err := demo(t.Context(), &out); err != nil { // it checks the order
-		t.Errorf("%v, after\n%s", err, out.String())
-	}
-	t.Log("\n" + out.String())
-	log := out.String()
-	if n := len(regexp.MustCompile("-- killed --").FindAllString(log, -1)); n != 1 {
+	log := example.Output(t, func(out io.Writer) error { return demo(t.Context(), out) }) // it checks the order
+	if n := strings.Count(log, "-- killed --"); n != 1 {
 		t.Errorf("%d workers were killed", n)
 	}
 	workers, parallel := map[string]bool{}, false

@@ -4,23 +4,18 @@ package main
 
 import (
 	"context"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/lockkeeper/lockkeeper/internal/testing/example"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 )
 
 // The processes that pay are this very binary.
-func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == "pay" {
-		main()
-		return
-	}
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { example.Main(m, main, "pay") }
 
 func TestOnlyFencesKeepBothPayments(t *testing.T) {
 	for way, want := range map[string]int{
@@ -43,10 +38,7 @@ func TestOnlyFencesKeepBothPayments(t *testing.T) {
 
 func TestLedgerRefusesSmallerFences(t *testing.T) {
 	lockkeepertest.CheckFencing(t, func(t *testing.T) lockkeepertest.Store {
-		db, err := openLedger(filepath.Join(t.TempDir(), "ledger"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		db := must.Get(openLedger(filepath.Join(t.TempDir(), "ledger")))(t)
 		t.Cleanup(func() { _ = db.Close() })
 		var mu sync.Mutex
 		texts := []string{""} // CheckFencing writes texts, and here each has the balance 1000 and its index
@@ -70,22 +62,4 @@ func TestLedgerRefusesSmallerFences(t *testing.T) {
 			Stale: errStale,
 		}
 	})
-}
-
-// TestDocumentedCodeIsTested: the code about SQL in docs/recipes.md is that of this package.
-func TestDocumentedCodeIsTested(t *testing.T) {
-	code, err := os.ReadFile("ledger.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	page, err := os.ReadFile("../../docs/recipes.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, section, _ := strings.Cut(string(page), "\n## Fences\n")
-	_, block, found := strings.Cut(section, "```go\n")
-	block, _, _ = strings.Cut(block, "```")
-	if !found || !strings.Contains(string(code), block) {
-		t.Errorf("not in ledger.go:\n%s", block)
-	}
 }

@@ -4,36 +4,31 @@ package main
 
 import (
 	"errors"
-	"os"
+	"io"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/example"
 )
 
 // The processes that call the API are this very binary.
-func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == "caller" {
-		main()
-		return
-	}
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { example.Main(m, main, "caller") }
 
 func TestNeitherLimitIsExceeded(t *testing.T) {
-	var out strings.Builder
-	if err := demo(&out); errors.Is(err, errMargin) { // on a busy machine
-		t.Log(err)
-	} else if err != nil {
-		t.Errorf("%v, after\n%s", err, out.String())
-	}
-	t.Log("\n" + out.String())
+	example.Output(t, func(out io.Writer) error {
+		if err := demo(out); !errors.Is(err, errMargin) { // otherwise a busy machine is the cause
+			return err
+		}
+		return nil
+	})
 }
 
 func TestExceededLimitIsNoticed(t *testing.T) {
 	l := limit{"l", 2, time.Second, 100 * time.Millisecond}
-	at := func(ms ...int) (times []time.Time) {
+	at := func(ms ...int64) (times []time.Time) {
 		for _, ms := range ms {
-			times = append(times, time.UnixMilli(int64(ms)))
+			times = append(times, time.UnixMilli(ms))
 		}
 		return times
 	}
