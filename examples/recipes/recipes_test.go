@@ -72,90 +72,48 @@ func held(name string) *lockkeeper.Lease {
 func Example_connect() {
 	k, err := connect(addr)
 	fmt.Println(k.Close(), err)
+	fmt.Println(service(ctx, redis.NewClient(&redis.Options{Addr: addr})))
 	// Output:
 	// <nil> <nil>
+	// stops
+	// <nil>
 }
 
 func Example_pay() {
-	fmt.Println(pay(ctx, k, "42"))
-	// Output:
-	// charges 42
-	// <nil>
-}
-
-func Example_payUnlessBusy() {
-	m := newMutex(k, "pay-unless-busy")
+	m := newMutex(k, "pay")
 	lease := held(m.Name())
-	fmt.Println(payUnlessBusy(ctx, m, "42"))
+	fmt.Println(payUnlessBusy(ctx, m, "42"), payWithin(ctx, m, "42"))
 	_ = lease.Release(ctx)
-	fmt.Println(payUnlessBusy(ctx, m, "43"))
+	fmt.Println(payWithin(ctx, m, "43"), payUnlessBusy(ctx, m, "44"), pay(ctx, k, "45"))
 	// Output:
-	// <nil>
+	// <nil> busy
 	// charges 43
-	// <nil>
-}
-
-func Example_payWithin() {
-	m := newMutex(k, "pay-within")
-	lease := held(m.Name())
-	fmt.Println(payWithin(ctx, m, "42"))
-	_ = lease.Release(ctx)
-	fmt.Println(payWithin(ctx, m, "43"))
-	// Output:
-	// busy
-	// charges 43
-	// <nil>
-}
-
-func Example_nextOrder() {
-	fmt.Println(nextOrder(ctx, k, "ann"))
-	// Output:
-	// processes ann's first order
-	// <nil>
+	// charges 44
+	// charges 45
+	// <nil> <nil> <nil>
 }
 
 func Example_transfer() {
+	fmt.Println(nextOrder(ctx, k, "ann"))
 	fmt.Println(transfer(ctx, newMutex(k, "account:7"), newMutex(k, "account:8")))
 	// Output:
+	// processes ann's first order
+	// <nil>
 	// moves money
 	// <nil>
 }
 
 func Example_nightly() {
-	fmt.Println(nightly(ctx, k))
-	fmt.Println(nightly(ctx, another))
+	fmt.Println(nightly(ctx, k), nightly(ctx, another))
+	fmt.Println(lead(ctx, k), migrate(ctx, k), encode(ctx, k), callPartner(ctx, k))
 	// Output:
 	// makes the report
-	// <nil>
-	// <nil>
-}
-
-func Example_lead() {
-	fmt.Println(lead(ctx, k))
-	// Output:
+	// <nil> <nil>
 	// schedules
-	// <nil>
-}
-
-func Example_migrate() {
-	fmt.Println(migrate(ctx, k))
-	// Output:
 	// works
-	// <nil>
-}
-
-func Example_encode() {
-	fmt.Println(encode(ctx, k))
-	// Output:
 	// works
-	// <nil>
-}
-
-func Example_callPartner() {
-	fmt.Println(callPartner(ctx, k))
-	// Output:
 	// calls
-	// <nil>
+	// <nil> <nil> <nil> <nil>
 }
 
 func Example_limitedClient() {
@@ -214,13 +172,6 @@ func Example_catalog() {
 	// stores a new catalog
 	// <nil>
 	// loads
-}
-
-func Example_service() {
-	fmt.Println(service(ctx, redis.NewClient(&redis.Options{Addr: addr})))
-	// Output:
-	// stops
-	// <nil>
 }
 
 func Example_begin() {
