@@ -5,13 +5,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -24,6 +25,8 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/fair"
+	"github.com/lockkeeper/lockkeeper/internal/testing/example"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/once"
 	"github.com/lockkeeper/lockkeeper/rwlock"
@@ -34,38 +37,22 @@ import (
 func TestEveryInstrumentIsExported(t *testing.T) {
 	s := lockkeepertest.New(t)
 	keeper, handler, err := observe(s.Client(t), &lockkeeper.Options{HeartbeatInterval: 200 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer keeper.Close()
 	server := httptest.NewServer(handler)
 	defer server.Close()
 
 	ctx, cancel := context.WithCancel(t.Context())
-	stopped := make(chan struct{})
+	var workers sync.WaitGroup
 	for _, opts := range []fair.Options{{TTL: 300 * time.Millisecond}, {TTL: 300 * time.Millisecond}, {TTL: 100 * time.Millisecond, NoRenewal: true}} {
-		go func() {
-			if err := work(ctx, keeper, opts, 250*time.Millisecond); err != nil {
-				t.Error(err)
-			}
-			stopped <- struct{}{}
-		}()
+		workers.Go(func() { must.Report(t, work(ctx, keeper, opts, 250*time.Millisecond)) })
 	}
-	lock, err := rwlock.New(keeper, "prices", nil) // for the label of the mode
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := lock.DoRead(ctx, func(context.Context, uint64) error { return nil }); err != nil {
-		t.Fatal(err)
-	}
-	job, err := once.New(keeper, "nightly", time.Hour, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nothing := func(context.Context, uint64) error { return nil }
+	lock := must.Get(rwlock.New(keeper, "prices", nil))(t) // for the label of the mode
+	must.OK(t, lock.DoRead(ctx, nothing))
+	job := must.Get(once.New(keeper, "nightly", time.Hour, nil))(t)
 	for range 2 { // the second is skipped
-		if _, err := job.Do(ctx, func(context.Context, uint64) error { return nil }); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(job.Do(ctx, nothing))(t)
 	}
 	want := []string{
 		`lockkeeper_acquire_duration_seconds{lockkeeper_kind="once",lockkeeper_result="skipped"}`,
@@ -89,9 +76,7 @@ func TestEveryInstrumentIsExported(t *testing.T) {
 		missing = slices.DeleteFunc(missing, func(name string) bool { return values[name] > 0 })
 	}
 	cancel()
-	for range 3 {
-		<-stopped
-	}
+	workers.Wait()
 	s.Unreachable()
 	ctx, cancel = context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
@@ -103,29 +88,26 @@ func TestEveryInstrumentIsExported(t *testing.T) {
 	families := scrape(t, server.URL)
 	values := series(families)
 	for _, name := range append(want, `lockkeeper_acquire_duration_seconds{error_type="unavailable",lockkeeper_kind="rwlock",lockkeeper_mode="write",lockkeeper_result="error"}`) {
-		if _, ok := values[name]; !ok {
-			t.Errorf("no %s", name)
+		n, ok := values[name]
+		if isGauge := strings.Contains(name, "leases_held") || strings.Contains(name, "requests_waiting"); !ok || isGauge && n != 0 {
+			t.Errorf("%s is %v at the end, exported: %t", name, n, ok)
 		}
 	}
-	for _, name := range []string{"lockkeeper_leases_held", "lockkeeper_requests_waiting"} {
-		if n := values[name+`{lockkeeper_kind="fair"}`]; n != 0 {
-			t.Errorf("%s is %v at the end", name, n)
+	checkDocumentation(t, families)
+	for _, query := range append(dashboard(t), alerts(t)...) {
+		for _, problem := range problems(query, families) {
+			t.Errorf("%s: %s", query, problem)
 		}
 	}
-	t.Run("Documentation", func(t *testing.T) { checkDocumentation(t, families) })
-	t.Run("Dashboard", func(t *testing.T) { checkQueries(t, dashboard(t), families) })
-	t.Run("Alerts", func(t *testing.T) { checkQueries(t, alerts(t), families) })
-	t.Run("WrongQueriesAreFound", func(t *testing.T) {
-		for _, query := range []string{
-			`lockkeeper_leases_lost`, `lockkeeper_leases_held{kind="fair"}`, `sum by (kind) (lockkeeper_leases_held)`,
-			`lockkeeper_wakeups_total{lockkeeper_result="missed"}`, `rate(lockkeeper_renewals_total[5m]`,
-			`sum by (le) (lockkeeper_acquire_duration_seconds_count)`,
-		} {
-			if len(problems(query, families)) == 0 {
-				t.Errorf("nothing is wrong with %s", query)
-			}
+	for _, query := range []string{
+		`lockkeeper_leases_lost`, `lockkeeper_leases_held{kind="fair"}`, `sum by (kind) (lockkeeper_leases_held)`,
+		`lockkeeper_wakeups_total{lockkeeper_result="missed"}`, `rate(lockkeeper_renewals_total[5m]`,
+		`sum by (le) (lockkeeper_acquire_duration_seconds_count)`,
+	} {
+		if len(problems(query, families)) == 0 {
+			t.Errorf("nothing is wrong with %s", query)
 		}
-	})
+	}
 }
 
 // TestServiceStartsItsOwnServer checks that the service without options shows metrics, and ends without an error.
@@ -135,24 +117,17 @@ func TestServiceStartsItsOwnServer(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- run(ctx, "", "127.0.0.1:0", out) }()
 	var url string
-	if _, err := fmt.Fscanf(in, "metrics: %s\n", &url); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(fmt.Fscanf(in, "metrics: %s\n", &url))(t)
 	for series(scrape(t, url))[`lockkeeper_leases_held{lockkeeper_kind="fair"}`] == 0 {
 		time.Sleep(time.Millisecond)
 	}
 	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	must.Report(t, <-ended)
 }
 
 // TestServiceFailsWithoutRedis checks that it does not end as if all were well.
 func TestServiceFailsWithoutRedis(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	_ = l.Close() // nobody listens there
 	if err := run(t.Context(), "redis://"+l.Addr().String(), "127.0.0.1:0", io.Discard); err == nil || !strings.Contains(err.Error(), l.Addr().String()) {
 		t.Errorf("error %v", err)
@@ -162,14 +137,12 @@ func TestServiceFailsWithoutRedis(t *testing.T) {
 // checkDocumentation: docs/observability.md lists what is exported, and its code is that of this package.
 func checkDocumentation(t *testing.T, families map[string]*dto.MetricFamily) {
 	t.Helper()
-	page, err := os.ReadFile("../../docs/observability.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := example.Code(t, "../../docs/observability.md")
+	example.RequireTested(t, page, example.Code(t, "main.go"))
 	documented := map[string]bool{}
-	for _, m := range regexp.MustCompile("(?m)^\\| `lockkeeper[a-z.]+` \\| `(lockkeeper_\\w+)`").FindAllSubmatch(page, -1) {
-		documented[string(m[1])] = true
-		if families[string(m[1])] == nil {
+	for _, m := range regexp.MustCompile("(?m)^\\| `lockkeeper[a-z.]+` \\| `(lockkeeper_\\w+)`").FindAllStringSubmatch(page, -1) {
+		documented[m[1]] = true
+		if families[m[1]] == nil {
 			t.Errorf("%s is not exported", m[1])
 		}
 	}
@@ -178,35 +151,15 @@ func checkDocumentation(t *testing.T, families map[string]*dto.MetricFamily) {
 			t.Errorf("%s is not documented", name)
 		}
 	}
-	code, err := os.ReadFile("main.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllSubmatch(page, -1)
-	if len(blocks) == 0 {
-		t.Error("no code was found")
-	}
-	for _, block := range blocks {
-		if !strings.Contains(string(code), string(block[1])) {
-			t.Errorf("not in this package:\n%s", block[1])
-		}
-	}
 }
 
 // scrape returns what the endpoint shows.
 func scrape(t *testing.T, url string) map[string]*dto.MetricFamily {
 	t.Helper()
-	resp, err := http.Get(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := must.Get(http.Get(url))(t)
 	defer resp.Body.Close()
 	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return families
+	return must.Get(parser.TextToMetricFamilies(resp.Body))(t)
 }
 
 // series returns the values by name and labels; of a histogram the number of observations.
@@ -230,10 +183,6 @@ func series(families map[string]*dto.MetricFamily) map[string]float64 {
 // dashboard returns the queries of all panels and of the variables.
 func dashboard(t *testing.T) (queries []string) {
 	t.Helper()
-	text, err := os.ReadFile("../../otellockkeeper/dashboard.json")
-	if err != nil {
-		t.Fatal(err)
-	}
 	var d struct {
 		Panels []struct {
 			Title   string
@@ -243,9 +192,7 @@ func dashboard(t *testing.T) (queries []string) {
 			List []struct{ Name, Type, Query string }
 		}
 	}
-	if err := json.Unmarshal(text, &d); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, json.Unmarshal([]byte(example.Code(t, "../../otellockkeeper/dashboard.json")), &d))
 	for _, p := range d.Panels {
 		if len(p.Targets) == 0 {
 			t.Errorf("panel %q has no query", p.Title)
@@ -263,16 +210,15 @@ func dashboard(t *testing.T) (queries []string) {
 			queries = append(queries, fmt.Sprintf("sum by (%s) (%s)", m[2], m[1]))
 		}
 	}
+	if len(queries) < 4 {
+		t.Errorf("the dashboard has %d queries", len(queries))
+	}
 	return queries
 }
 
 // alerts returns the queries of the alert rules.
 func alerts(t *testing.T) (queries []string) {
 	t.Helper()
-	text, err := os.ReadFile("../../otellockkeeper/alerts.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
 	var rules struct {
 		Groups []struct {
 			Name  string
@@ -282,9 +228,7 @@ func alerts(t *testing.T) (queries []string) {
 			}
 		}
 	}
-	if err := yaml.UnmarshalStrict(text, &rules); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, yaml.UnmarshalStrict([]byte(example.Code(t, "../../otellockkeeper/alerts.yaml")), &rules))
 	for _, g := range rules.Groups {
 		for _, r := range g.Rules {
 			if r.Annotations["summary"] == "" {
@@ -296,19 +240,10 @@ func alerts(t *testing.T) (queries []string) {
 			queries = append(queries, r.Expr)
 		}
 	}
-	return queries
-}
-
-func checkQueries(t *testing.T, queries []string, families map[string]*dto.MetricFamily) {
-	t.Helper()
 	if len(queries) < 4 {
-		t.Errorf("%d queries were found", len(queries))
+		t.Errorf("%d alerts were found", len(queries))
 	}
-	for _, query := range queries {
-		for _, problem := range problems(query, families) {
-			t.Errorf("%s: %s", query, problem)
-		}
-	}
+	return queries
 }
 
 // problems says what a query asks for that is not there: metrics, labels, and values of labels. Prometheus itself adds job and
@@ -335,9 +270,7 @@ func problems(query string, families map[string]*dto.MetricFamily) (list []strin
 					list = append(list, fmt.Sprintf("%s has no %s", v.Name, m))
 				}
 			}
-			for label, values := range of {
-				found[label] = values
-			}
+			maps.Copy(found, of)
 		}
 		return nil
 	})
