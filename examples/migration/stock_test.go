@@ -12,6 +12,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/examples/migration/after"
 	"github.com/lockkeeper/lockkeeper/examples/migration/before"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/redis/go-redis/v9"
 )
@@ -54,10 +55,26 @@ type process struct {
 
 func (v version) start(t *testing.T, s *redistest.Server, host string) process {
 	t.Helper()
-	p, err := v.open(host, s.Client(), expiry)
-	must(t, err)
+	p := must.Get(v.open(host, s.Client(), expiry))(t)
 	t.Cleanup(func() { _ = p.Close() })
 	return process{v, p}
+}
+
+// unlessBusy repeats a call until it does not find that a lock is held.
+func (p process) unlessBusy(t *testing.T, call func(ctx context.Context) error) {
+	for {
+		if err := call(t.Context()); !errors.Is(err, p.busy) {
+			must.Report(t, err)
+			return
+		}
+	}
+}
+
+func wantError(t *testing.T, what string, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%s: %v, want %v", what, err, want)
+	}
 }
 
 // each runs a test of one process of each version.
@@ -85,62 +102,43 @@ func pairs(t *testing.T, run func(t *testing.T, rdb *redis.Client, first, second
 func TestNoReservationIsLost(t *testing.T) {
 	const callers, turns = 4, 10
 	pairs(t, func(t *testing.T, rdb *redis.Client, first, second process) {
-		must(t, rdb.Set(t.Context(), "stock:pen", 2*callers*turns+5, 0).Err())
+		must.OK(t, rdb.Set(t.Context(), "stock:pen", 2*callers*turns+5, 0).Err())
 		var wg sync.WaitGroup
-		for _, p := range []process{first, second} {
-			for range callers {
-				wg.Go(func() {
-					for reserved := 0; reserved < turns && t.Context().Err() == nil; {
-						switch err := p.Reserve(t.Context(), "pen", 1); {
-						case err == nil:
-							reserved++
-						case !errors.Is(err, p.busy):
-							t.Error(err)
-							return
-						}
-					}
-				})
-			}
+		for i := range 2 * callers {
+			p := []process{first, second}[i%2]
+			wg.Go(func() {
+				for range turns {
+					p.unlessBusy(t, func(ctx context.Context) error { return p.Reserve(ctx, "pen", 1) })
+				}
+			})
 		}
 		wg.Wait()
-		want(t, first, "pen", 5)
-		if err := second.Reserve(t.Context(), "pen", 6); !errors.Is(err, second.short) {
-			t.Errorf("Reserve of more than are left: %v, want %v", err, second.short)
-		}
+		wantLeft(t, first, "pen", 5)
+		wantError(t, "Reserve of more than are left", second.Reserve(t.Context(), "pen", 6), second.short)
 	})
 }
 
 func TestMovesInBothDirections(t *testing.T) {
 	pairs(t, func(t *testing.T, rdb *redis.Client, first, second process) {
-		must(t, rdb.MSet(t.Context(), "stock:ink", 50, "stock:pen", 50).Err())
+		must.OK(t, rdb.MSet(t.Context(), "stock:ink", 50, "stock:pen", 50).Err())
 		var wg sync.WaitGroup
 		move := func(p process, from, to string) {
 			for range 10 {
-				for {
-					err := p.Move(t.Context(), from, to, 2)
-					if err == nil {
-						break
-					}
-					if !errors.Is(err, p.busy) {
-						t.Error(err)
-						return
-					}
-				}
+				p.unlessBusy(t, func(ctx context.Context) error { return p.Move(ctx, from, to, 2) })
 			}
 		}
 		wg.Go(func() { move(first, "ink", "pen") })
 		wg.Go(func() { move(second, "pen", "ink") })
 		wg.Wait()
-		want(t, first, "ink", 50)
-		want(t, first, "pen", 50)
+		wantLeft(t, first, "ink", 50)
+		wantLeft(t, first, "pen", 50)
 	})
 }
 
 func TestHeldItemIsAConflict(t *testing.T) {
 	pairs(t, func(t *testing.T, rdb *redis.Client, first, second process) {
-		must(t, rdb.Set(t.Context(), "stock:pen", 1, 0).Err())
-		ticket, err := first.Hold(t.Context(), "pen", time.Minute)
-		must(t, err)
+		must.OK(t, rdb.Set(t.Context(), "stock:pen", 1, 0).Err())
+		ticket := must.Get(first.Hold(t.Context(), "pen", time.Minute))(t)
 		request := func() *httptest.ResponseRecorder {
 			w := httptest.NewRecorder()
 			second.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/?sku=pen&n=1", nil))
@@ -153,38 +151,31 @@ func TestHeldItemIsAConflict(t *testing.T) {
 		if waited := time.Since(start); waited < 800*time.Millisecond || waited > 10*time.Second {
 			t.Errorf("waited %v, want about a second", waited)
 		}
-		must(t, second.Finish(t.Context(), "pen", ticket))
+		must.OK(t, second.Finish(t.Context(), "pen", ticket))
 		if w := request(); w.Code != http.StatusOK {
 			t.Errorf("answer %d %s after the hold, want 200", w.Code, w.Body)
 		}
-		if err := second.Finish(t.Context(), "pen", ticket); !errors.Is(err, second.lost) {
-			t.Errorf("second Finish: %v, want %v", err, second.lost)
-		}
+		wantError(t, "second Finish", second.Finish(t.Context(), "pen", ticket), second.lost)
 	})
 }
 
 func TestHoldOutlivesItsProcess(t *testing.T) {
 	pairs(t, func(t *testing.T, _ *redis.Client, first, second process) {
-		ticket, err := first.Hold(t.Context(), "pen", time.Minute)
-		must(t, err)
-		must(t, first.Close())
-		if _, err := second.Hold(t.Context(), "pen", time.Minute); !errors.Is(err, second.busy) {
-			t.Errorf("Hold by another process: %v, want %v", err, second.busy)
-		}
-		must(t, second.Finish(t.Context(), "pen", ticket))
+		ticket := must.Get(first.Hold(t.Context(), "pen", time.Minute))(t)
+		must.OK(t, first.Close())
+		_, err := second.Hold(t.Context(), "pen", time.Minute)
+		wantError(t, "Hold by another process", err, second.busy)
+		must.OK(t, second.Finish(t.Context(), "pen", ticket))
 	})
 }
 
 func TestCallerWhoGivesUpStopsWaiting(t *testing.T) {
 	pairs(t, func(t *testing.T, _ *redis.Client, first, second process) {
-		_, err := first.Hold(t.Context(), "pen", time.Minute)
-		must(t, err)
+		must.Get(first.Hold(t.Context(), "pen", time.Minute))(t)
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		defer cancel()
 		start := time.Now()
-		if err := second.Reserve(ctx, "pen", 1); !errors.Is(err, second.busy) {
-			t.Errorf("Reserve: %v, want %v", err, second.busy)
-		}
+		wantError(t, "Reserve", second.Reserve(ctx, "pen", 1), second.busy)
 		if waited := time.Since(start); waited > 900*time.Millisecond {
 			t.Errorf("waited %v, want 200 ms", waited)
 		}
@@ -193,18 +184,15 @@ func TestCallerWhoGivesUpStopsWaiting(t *testing.T) {
 
 func TestStocktakeLongerThanTheExpiry(t *testing.T) {
 	pairs(t, func(t *testing.T, rdb *redis.Client, first, second process) {
-		must(t, first.Stocktake(t.Context(), func(ctx context.Context) error {
+		must.OK(t, first.Stocktake(t.Context(), func(ctx context.Context) error {
 			for end := time.Now().Add(5 * expiry / 2); time.Now().Before(end); time.Sleep(expiry / 10) {
-				if err := second.Stocktake(ctx, func(context.Context) error { return nil }); !errors.Is(err, second.busy) {
-					t.Errorf("second stocktake: %v, want %v", err, second.busy)
-				}
+				err := second.Stocktake(ctx, func(context.Context) error { return nil })
+				wantError(t, "second stocktake", err, second.busy)
 			}
 			return ctx.Err()
 		}))
 		failure := errors.New("failed")
-		if err := second.Stocktake(t.Context(), func(context.Context) error { return failure }); !errors.Is(err, failure) {
-			t.Errorf("stocktake: %v, want %v", err, failure)
-		}
+		wantError(t, "stocktake", second.Stocktake(t.Context(), func(context.Context) error { return failure }), failure)
 		if n, err := rdb.Exists(t.Context(), "lock:stocktake").Result(); n != 0 || err != nil {
 			t.Errorf("%d keys, %v, after the stocktake", n, err)
 		}
@@ -215,7 +203,7 @@ func TestStocktakeLosesItsLock(t *testing.T) {
 	each(t, func(t *testing.T, s *redistest.Server, p process) {
 		rdb := s.Client()
 		err := p.Stocktake(t.Context(), func(ctx context.Context) error {
-			must(t, rdb.Set(t.Context(), "lock:stocktake", "another", 0).Err())
+			must.OK(t, rdb.Set(t.Context(), "lock:stocktake", "another", 0).Err())
 			select {
 			case <-ctx.Done():
 			case <-time.After(10 * expiry):
@@ -223,9 +211,7 @@ func TestStocktakeLosesItsLock(t *testing.T) {
 			}
 			return nil
 		})
-		if !errors.Is(err, p.lost) {
-			t.Errorf("stocktake: %v, want %v", err, p.lost)
-		}
+		wantError(t, "stocktake", err, p.lost)
 		if v, err := rdb.Get(t.Context(), "lock:stocktake").Result(); v != "another" || err != nil {
 			t.Errorf("the other holder's key has the value %q, %v", v, err)
 		}
@@ -235,9 +221,8 @@ func TestStocktakeLosesItsLock(t *testing.T) {
 // TestDeletedKey: WithSetNXOnExtend takes the lock again, Lockkeeper reports the loss.
 func TestDeletedKey(t *testing.T) {
 	each(t, func(t *testing.T, s *redistest.Server, p process) {
-		rdb := s.Client()
 		err := p.Stocktake(t.Context(), func(ctx context.Context) error {
-			must(t, rdb.Del(t.Context(), "lock:stocktake").Err())
+			must.OK(t, s.Client().Del(t.Context(), "lock:stocktake").Err())
 			select {
 			case <-ctx.Done():
 			case <-time.After(2 * expiry):
@@ -245,10 +230,10 @@ func TestDeletedKey(t *testing.T) {
 			return nil
 		})
 		if p.name == old.name {
-			must(t, err)
-		} else if !errors.Is(err, p.lost) {
-			t.Errorf("stocktake: %v, want %v", err, p.lost)
+			must.OK(t, err)
+			return
 		}
+		wantError(t, "stocktake", err, p.lost)
 	})
 }
 
@@ -264,28 +249,19 @@ func TestServerIsDown(t *testing.T) {
 
 func TestHolder(t *testing.T) {
 	each(t, func(t *testing.T, _ *redistest.Server, p process) {
-		ticket, err := p.Hold(t.Context(), "pen", time.Minute)
-		must(t, err)
-		if h, err := p.Holder(t.Context(), "pen"); h != "web-1" || err != nil {
-			t.Errorf("holder %q, %v, want web-1", h, err)
-		}
-		must(t, p.Finish(t.Context(), "pen", ticket))
-		if h, err := p.Holder(t.Context(), "pen"); h != "" || err != nil {
-			t.Errorf("holder %q, %v, want nobody", h, err)
+		ticket := must.Get(p.Hold(t.Context(), "pen", time.Minute))(t)
+		held := must.Get(p.Holder(t.Context(), "pen"))(t)
+		must.OK(t, p.Finish(t.Context(), "pen", ticket))
+		free := must.Get(p.Holder(t.Context(), "pen"))(t)
+		if held != "web-1" || free != "" {
+			t.Errorf("the holder is %q, and then %q; want web-1, and then nobody", held, free)
 		}
 	})
 }
 
-func want(t *testing.T, p process, sku string, n int) {
+func wantLeft(t *testing.T, p process, sku string, n int) {
 	t.Helper()
 	if left, err := p.Left(t.Context(), sku); left != n || err != nil {
 		t.Errorf("%d of %s are left, %v, want %d", left, sku, err, n)
-	}
-}
-
-func must(t *testing.T, err error) {
-	if err != nil {
-		t.Helper()
-		t.Fatal(err)
 	}
 }
