@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"flag"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -116,31 +115,12 @@ func buildCommit(t *testing.T, commit string) (program string) {
 			"as by git fetch --unshallow, or name another commit: make rollout BEFORE=...", commit, err, bytes.TrimSpace(out))
 	}
 	dir := t.TempDir()
-	archive := exec.Command("git", "archive", commit)
-	archive.Dir = ".."
-	extract := exec.Command("tar", "-x", "-C", dir)
-	var err error
-	if extract.Stdin, err = archive.StdoutPipe(); err != nil {
-		t.Fatal(err)
-	}
-	if err := archive.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if out, err := extract.CombinedOutput(); err != nil {
+	const script = `set -o pipefail; git archive "$0" | tar -x -C "$1" && mkdir -p "$1/rollout/worker" &&
+		cp rollout/worker/main.go "$1/rollout/worker"`
+	copyOf := exec.Command("bash", "-c", script, commit, dir)
+	copyOf.Dir = ".."
+	if out, err := copyOf.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
-	}
-	if err := archive.Wait(); err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile("worker/main.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.MkdirAll(filepath.Join(dir, "rollout", "worker"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "rollout", "worker", "main.go"), text, 0o600); err != nil {
-		t.Fatal(err)
 	}
 	return build(t, dir)
 }
