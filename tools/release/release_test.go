@@ -149,7 +149,6 @@ func TestProblems(t *testing.T) {
 	}{
 		{name: "no version", version: "", want: `the version "" is not of the form v1.2.3`},
 		{name: "no v", version: "0.1.0", want: `the version "0.1.0" is not of the form v1.2.3`},
-		{name: "short version", version: "v0.1", want: `the version "v0.1" is not of the form v1.2.3`},
 		{name: "build metadata", version: "v0.1.0+x", want: `the version "v0.1.0+x" is not of the form`},
 		{name: "pseudo-version", version: "v0.0.0-20260101000000-0123456789ab", want: "is not of the form"},
 		{name: "another major version", version: "v2.0.0", want: "should be v0 or v1"},
@@ -158,13 +157,10 @@ func TestProblems(t *testing.T) {
 		{name: "commit that was not tested", then: func(t *testing.T, dir string) {
 			mustGit(t, dir, "commit", "--quiet", "--allow-empty", "--message=second")
 		}, want: "the commit has not passed .ci/run"},
-		{name: "nothing was tested", then: func(t *testing.T, dir string) { mustGit(t, dir, "update-ref", "-d", passed) }, want: "the commit has not passed .ci/run"},
 		{name: "a tag", then: func(t *testing.T, dir string) { mustGit(t, dir, "tag", "contrib/a/v0.1.0") }, want: "there are tags of this version: contrib/a/v0.1.0"},
 		{name: "later version", then: func(t *testing.T, dir string) { mustGit(t, dir, "tag", "v0.10.0") }, want: "the later version v0.10.0 has been released"},
 		{name: "replacement", changes: map[string]string{"contrib/a/go.mod": mod + "\nreplace github.com/lockkeeper/lockkeeper => ../..\n"},
 			want: "contrib/a: go.mod replaces github.com/lockkeeper/lockkeeper"},
-		{name: "replacement of something else", changes: map[string]string{"go.mod": files["go.mod"] + "\nreplace example.com/x => ../x\n"},
-			want: ".: go.mod replaces example.com/x"},
 		{name: "no go.work", changes: map[string]string{"contrib/b/go.mod": strings.ReplaceAll(mod, "/a\n", "/b\n")},
 			want: "contrib/b: go.work does not replace github.com/lockkeeper/lockkeeper"},
 		{name: "requires what is not published", changes: map[string]string{"contrib/a/go.mod": mod + "require github.com/lockkeeper/lockkeeper/bench v0.0.9\n"},
