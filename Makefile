@@ -93,7 +93,7 @@ bench-once: ## every benchmark of every module once, to see that it works; two m
 	@git grep -l '^func Benchmark' -- '*_test.go' | xargs -n 1 dirname | sort -u | xargs -P 2 -I DIR sh -c \
 		'out=$$(cd DIR && $(GOTEST) -run "^$$" -bench . -benchtime 1x . 2>&1); status=$$?; echo "$$out"; exit $$status'
 
-bench-test: ## exclusion between lockkeeper and other libraries on one key; the runner of bench-peers
+bench-test: ## exclusion between redlock and redsync; the runner of bench-peers
 	cd bench && $(GOTEST) -race ./...
 
 bench-peers: ## beside other libraries; under ten minutes, better on a quiet machine
@@ -126,7 +126,7 @@ examples-test: ## the examples that are modules of their own
 	cd examples/observed && $(GOTEST) ./...
 	cd examples/migration && $(GOTEST) ./...
 
-interop: ## a mutex beside the locks of other languages' libraries, which it installs into ignored folders; about two minutes
+interop: ## a mutex beside the locks of other libraries, which it installs into ignored folders; about two minutes
 	interop/install
 	$(GOTEST) -count=1 -v ./interop
 

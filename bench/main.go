@@ -1,5 +1,5 @@
 // Bench sets lockkeeper beside other lock libraries: it measures them in turns in one run, on one Redis server of its own.
-// Its tests hold that a mutex and the locks of other libraries exclude each other on one key. It is a module of its own,
+// Its tests hold that a redlock and redsync exclude each other on the same servers. It is a module of its own,
 // so that the library does not depend on its peers, and it needs a redis-server, 7.0.5 or later, on PATH.
 //
 //	go run .                    # all cases, under ten minutes; better on a quiet machine

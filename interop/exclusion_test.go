@@ -4,12 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -32,15 +33,9 @@ func TestExclusion(t *testing.T) {
 }
 
 func (w *world) theyHold() {
-	queued := make(chan struct{}, 1)
-	opts := options()
-	opts.Hooks.Queued = func(lockkeeper.Event) {
-		select {
-		case queued <- struct{}{}:
-		default:
-		}
-	}
-	m, they := w.mutex(opts), w.start()
+	queued := make(chan struct{})
+	closeOnce := sync.OnceFunc(func() { close(queued) })
+	m, they := w.mutex(lockkeeper.Hooks{Queued: func(lockkeeper.Event) { closeOnce() }}), w.start()
 	they.ask("lock", "acquired")
 	if lease, err := m.TryLock(w.ctx); !errors.Is(err, lockkeeper.ErrNotAcquired) {
 		w.Fatalf("TryLock while they hold: %v, %v; want ErrNotAcquired", lease, err)
@@ -49,34 +44,26 @@ func (w *world) theyHold() {
 	if err != nil || !held || h.Keeper != "" || h.Fence != 0 || h.Token != w.value() {
 		w.Errorf("Holder while they hold: %+v, %v, %v; want their token and no keeper", h, held, err)
 	}
-	type result struct {
-		lease *lockkeeper.Lease
-		err   error
-	}
-	got := make(chan result, 1)
+	leases := make(chan *lockkeeper.Lease, 1)
 	go func() {
 		lease, err := m.Lock(w.ctx)
-		got <- result{lease, err}
+		must.Report(w, err)
+		leases <- lease
 	}()
 	select {
 	case <-queued:
-	case r := <-got:
-		w.Fatalf("Lock while they hold: %v, %v; want it to wait", r.lease, r.err)
+	case lease := <-leases:
+		w.Fatalf("Lock while they hold: %v; want it to wait", lease)
 	}
 	they.ask("release", "released")
-	r := <-got
-	w.must(r.err)
-	if v := w.value(); v != r.lease.Token() {
-		w.Errorf("the key holds %q, want our token %q", v, r.lease.Token())
-	}
-	w.must(r.lease.Release(w.ctx))
+	w.requireValue((<-leases).Token())
 }
 
 func (w *world) weHold() {
 	they := w.start()
-	lease := must.Get(w.mutex(options()).Lock(w.ctx))(w)
+	lease := must.Get(w.mutex(lockkeeper.Hooks{}).Lock(w.ctx))(w)
 	they.ask("try", "refused")
-	w.must(w.rdb.ConfigResetStat(w.ctx).Err())
+	must.OK(w, w.rdb.ConfigResetStat(w.ctx).Err())
 	they.send("lock")
 	w.s.Await("asked", func(ctx context.Context, rdb *redis.Client) (string, error) {
 		stats, err := rdb.Info(ctx, "commandstats").Result()
@@ -85,28 +72,24 @@ func (w *world) weHold() {
 		}
 		return stats, err
 	})
-	if v := w.value(); v != lease.Token() {
-		w.Errorf("while they wait the key holds %q, want our token %q", v, lease.Token())
-	}
-	w.must(lease.Release(w.ctx))
+	w.requireValue(lease.Token())
+	must.OK(w, lease.Release(w.ctx))
 	they.answer("acquired")
 	they.ask("release", "released")
-	if v := w.value(); v != "" {
-		w.Errorf("after their release the key holds %q", v)
-	}
+	w.requireValue("")
 }
 
 // The lock passes from them to us while they still hold it, as if their lease had expired.
 func (w *world) theyReleaseLate() {
-	they, m := w.start(), w.mutex(options())
+	they, m := w.start(), w.mutex(lockkeeper.Hooks{})
 	they.ask("lock", "acquired")
-	w.must(w.rdb.Del(w.ctx, w.key).Err())
+	must.OK(w, w.rdb.Del(w.ctx, w.key).Err())
 	lease := must.Get(m.TryLock(w.ctx))(w)
+	answer := "not held"
 	if w.silentRelease {
-		they.ask("release", "released")
-	} else {
-		they.ask("release", "not held")
+		answer = "released"
 	}
+	they.ask("release", answer)
 	err := lease.Extend(w.ctx, ttl)
 	if w.releasesAnything {
 		if !errors.Is(err, lockkeeper.ErrLost) {
@@ -114,22 +97,20 @@ func (w *world) theyReleaseLate() {
 		}
 		return
 	}
-	w.must(err)
-	w.must(lease.Release(w.ctx))
+	must.OK(w, err)
+	must.OK(w, lease.Release(w.ctx))
 }
 
 func (w *world) weReleaseLate() {
-	they, m := w.start(), w.mutex(options())
+	they, m := w.start(), w.mutex(lockkeeper.Hooks{})
 	lease := must.Get(m.TryLock(w.ctx))(w)
-	w.must(w.rdb.Del(w.ctx, w.key).Err())
+	must.OK(w, w.rdb.Del(w.ctx, w.key).Err())
 	they.ask("lock", "acquired")
 	token := w.value()
 	if err := lease.Release(w.ctx); !errors.Is(err, lockkeeper.ErrLost) {
 		w.Errorf("our Release while they hold: %v; want ErrLost", err)
 	}
-	if v := w.value(); v != token {
-		w.Errorf("after our Release the key holds %q, want their token %q", v, token)
-	}
+	w.requireValue(token)
 	they.ask("release", "released")
 }
 
@@ -156,13 +137,12 @@ func (w *world) bothCount() {
 	for _, p := range processes {
 		p.answer("counted")
 	}
-	commands := []string{theirs, ours, theirs, ours}
 	total := 0
-	for i, p := range processes {
+	for i, command := range []string{theirs, ours, theirs, ours} {
 		var rounds, pause int
-		must.Get(fmt.Sscanf(commands[i], "count n %d %d", &rounds, &pause))(w)
+		must.Get(fmt.Sscanf(command, "count n %d %d", &rounds, &pause))(w)
 		total += rounds
-		p.send(commands[i])
+		processes[i].send(command)
 	}
 	for _, p := range processes {
 		p.answer("counted")
@@ -177,7 +157,6 @@ func (w *world) bothCount() {
 			passed["to "+order[i+1]]++
 		}
 	}
-	w.Logf("passed %v", passed)
 	if passed["to lockkeeper"] == 0 || passed["to "+w.library.name] == 0 {
 		w.Errorf("the lock passed %v, want it in both directions", passed)
 	}

@@ -3,12 +3,12 @@ package interop
 import (
 	"context"
 	"errors"
-	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"strings"
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/fair"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/redis/go-redis/v9"
 )
@@ -17,7 +17,7 @@ import (
 // and for ever if its lock has no expiry and it has no timeout.
 func TestPythonRedisLockIsNotWokenByOurRelease(t *testing.T) {
 	w := newWorld(t, library{language: python, name: "python-redis-lock without expire", prefix: "lock:"})
-	lease := must.Get(w.mutex(options()).Lock(w.ctx))(w)
+	lease := must.Get(w.mutex(lockkeeper.Hooks{}).Lock(w.ctx))(w)
 	they := w.start()
 	they.send("lock")
 	blocked := func(ctx context.Context, rdb *redis.Client) (string, error) {
@@ -28,14 +28,12 @@ func TestPythonRedisLockIsNotWokenByOurRelease(t *testing.T) {
 		return info, err
 	}
 	w.s.Await("blocked", blocked)
-	w.must(lease.Release(w.ctx))
+	must.OK(w, lease.Release(w.ctx))
 	if got, err := blocked(w.ctx, w.rdb); got != "blocked" { // the release would have woken it before it was answered
 		t.Errorf("after our release the waiter is not blocked: %s, %v", got, err)
 	}
-	if v := w.value(); v != "" {
-		t.Errorf("after our release the key holds %q", v)
-	}
-	w.must(w.rdb.LPush(w.ctx, "lock-signal:"+lockName, 1).Err()) // as a release of its own kind does
+	w.requireValue("")
+	must.OK(w, w.rdb.LPush(w.ctx, "lock-signal:"+lockName, 1).Err()) // as a release of its own kind does
 	they.answer("acquired")
 }
 
@@ -43,22 +41,15 @@ func TestPythonRedisLockIsNotWokenByOurRelease(t *testing.T) {
 // libraries, and so the leases of mutexes and of names with a hash tag; their holders are told. Another prefix is safe.
 func TestPythonRedisLockResetAllEndsOurLeases(t *testing.T) {
 	w := newWorld(t, library{language: python, name: "python-redis-lock", prefix: "lock:"})
-	take := func(l lockkeeper.Locker, err error) *lockkeeper.Lease {
-		t.Helper()
-		w.must(err)
-		return must.Get(l.Lock(w.ctx))(w)
-	}
 	usual, other := w.keeper(nil), w.keeper(&lockkeeper.Options{Prefix: "shop:lock:"})
-	lost := map[string]*lockkeeper.Lease{}
-	m, err := mutex.New(usual, "job", &mutex.Options{TTL: ttl})
-	lost["mutex"] = take(m, err)
-	f, err := fair.New(usual, "{tenant}:job", &fair.Options{TTL: ttl})
-	lost["fair lock with a hash tag"] = take(f, err)
-	kept := map[string]*lockkeeper.Lease{}
-	f, err = fair.New(usual, "job", &fair.Options{TTL: ttl})
-	kept["fair lock"] = take(f, err)
-	m, err = mutex.New(other, "job", &mutex.Options{TTL: ttl})
-	kept["mutex with another prefix"] = take(m, err)
+	mutexOf := func(k *lockkeeper.Keeper, name string) *lockkeeper.Lease {
+		return must.Get(must.Get(mutex.New(k, name, &mutex.Options{TTL: ttl}))(w).Lock(w.ctx))(w)
+	}
+	fairOf := func(name string) *lockkeeper.Lease {
+		return must.Get(must.Get(fair.New(usual, name, &fair.Options{TTL: ttl}))(w).Lock(w.ctx))(w)
+	}
+	lost := map[string]*lockkeeper.Lease{"mutex": mutexOf(usual, "job"), "fair lock with a hash tag": fairOf("{tenant}:job")}
+	kept := map[string]*lockkeeper.Lease{"fair lock": fairOf("job"), "mutex with another prefix": mutexOf(other, "job")}
 
 	w.start().ask("reset", "reset")
 	for name, lease := range lost {
@@ -84,19 +75,17 @@ func TestRedissonLocksFailLoudly(t *testing.T) {
 	for _, name := range []string{"Redisson RLock", "Redisson fair lock", "Redisson spin lock"} {
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
 			w := newWorld(t, library{language: java, name: name})
-			m, they := w.mutex(options()), w.start()
+			m, they := w.mutex(lockkeeper.Hooks{}), w.start()
 			lease := must.Get(m.Lock(w.ctx))(w)
 			they.ask("try", "error: org.redisson.client.RedisException: WRONGTYPE")
-			w.must(lease.Release(w.ctx))
+			must.OK(w, lease.Release(w.ctx))
 
 			they.ask("try", "acquired")
-			lease, err := m.TryLock(w.ctx)
-			if err == nil || !strings.Contains(err.Error(), "WRONGTYPE") || errors.Is(err, lockkeeper.ErrNotAcquired) {
-				t.Errorf("TryLock while they hold: %v, %v; want WRONGTYPE", lease, err)
-			}
-			lease, err = m.Lock(w.ctx)
-			if err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
-				t.Errorf("Lock while they hold: %v, %v; want WRONGTYPE", lease, err)
+			for _, lock := range []func(context.Context) (*lockkeeper.Lease, error){m.TryLock, m.Lock} {
+				lease, err := lock(w.ctx)
+				if err == nil || !strings.Contains(err.Error(), "WRONGTYPE") || errors.Is(err, lockkeeper.ErrNotAcquired) {
+					t.Errorf("while they hold: %v, %v; want WRONGTYPE", lease, err)
+				}
 			}
 			they.ask("release", "released")
 		})

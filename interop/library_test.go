@@ -3,18 +3,25 @@ package interop
 import (
 	"context"
 	"errors"
-	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/redis/go-redis/v9"
 )
+
+// ttl is long enough for a loaded machine. No test waits for it to pass.
+const ttl = 10 * time.Second
+
+// lockName is the name of the lock in all libraries.
+const lockName = "orders:42"
 
 // language is how the clients of a language are run, and a file that is there once interop/install has run.
 type language struct {
@@ -27,6 +34,7 @@ type language struct {
 var (
 	python = language{"Python", []string{"python3", "python/client.py"}, "PYTHONPATH=python/packages", "python/packages/redis"}
 	node   = language{"Node", []string{"node", "node/client.mjs"}, "", "node/node_modules/ioredis"}
+	golang = language{"Go", []string{"go/client"}, "", "go/client"} // its source is in bench
 	java   = language{"Java", []string{"java", "-XX:TieredStopAtLevel=1", "-Dslf4j.internal.verbosity=ERROR", "-cp", "java/target/classes:java/target/lib/*", "Client"}, "", "java/target/classes/Client.class"}
 )
 
@@ -49,6 +57,8 @@ var libraries = []library{
 	{language: node, name: "node-redlock 5"},
 	{language: node, name: "node-redlock 4"},
 	{language: node, name: "redis-semaphore", prefix: "mutex:", silentRelease: true},
+	{language: golang, name: "redsync"},
+	{language: golang, name: "redislock"},
 	{language: java, name: "Spring RedisLockRegistry", prefix: "registry:"},
 	{language: java, name: "ShedLock", prefix: "job-lock:default:", releasesAnything: true, silentRelease: true},
 	{language: java, name: "ShedLock with safeUpdate", prefix: "job-lock:default:", silentRelease: true},
@@ -64,8 +74,7 @@ type world struct {
 	key string
 }
 
-// lockName is the name of the lock for the other library.
-const lockName = "orders:42"
+var buildClient sync.Once // that of Go, since this library may have changed since interop/install
 
 func newWorld(t *testing.T, l library) *world {
 	if _, err := os.Stat(l.installed); err != nil {
@@ -74,17 +83,16 @@ func newWorld(t *testing.T, l library) *world {
 		}
 		t.Skipf("the libraries of %s are not installed; make interop does it", l.language.name)
 	}
+	buildClient.Do(func() {
+		out, err := exec.Command("go", "build", "-C", "../bench", "-o", "../interop/go/client", "./interopclient").CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	})
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
 	s := redistest.Start(t)
 	return &world{T: t, library: l, s: s, rdb: s.Client(), ctx: ctx, key: l.prefix + lockName}
-}
-
-func (w *world) must(err error) {
-	if err != nil {
-		w.Helper()
-		w.Fatal(err)
-	}
 }
 
 // keeper is one of ours, with connections of its own.
@@ -95,10 +103,15 @@ func (w *world) keeper(opts *lockkeeper.Options) *lockkeeper.Keeper {
 	return k
 }
 
-// mutex is ours, with a keeper of its own.
-func (w *world) mutex(opts *lockkeeper.Options) *mutex.Mutex {
+// mutex is ours, with a keeper of its own. Others do not say that they release a lock, so heartbeats find out; that they are
+// quick does not matter to what is tested, only to how long it takes.
+func (w *world) mutex(hooks lockkeeper.Hooks) *mutex.Mutex {
 	w.Helper()
-	return must.Get(mutex.New(w.keeper(opts), w.key, &mutex.Options{TTL: ttl}))(w)
+	k := w.keeper(&lockkeeper.Options{
+		Prefix: w.prefix, NoPrefix: w.prefix == "", Hooks: hooks,
+		HeartbeatInterval: 10 * time.Millisecond, HeartbeatTimeout: 5 * time.Second,
+	})
+	return must.Get(mutex.New(k, lockName, &mutex.Options{TTL: ttl}))(w)
 }
 
 // value is the token in the key, or "".
@@ -106,9 +119,16 @@ func (w *world) value() string {
 	w.Helper()
 	v, err := w.rdb.Get(w.ctx, w.key).Result()
 	if !errors.Is(err, redis.Nil) {
-		w.must(err)
+		must.OK(w, err)
 	}
 	return v
+}
+
+func (w *world) requireValue(want string) {
+	w.Helper()
+	if v := w.value(); v != want {
+		w.Errorf("the key holds %q, want %q", v, want)
+	}
 }
 
 // process is a client.
@@ -120,16 +140,21 @@ type process struct {
 // start starts a client of the other library.
 func (w *world) start() *process {
 	w.Helper()
-	args := append(w.command[1:len(w.command):len(w.command)], w.library.name, w.s.Addr, lockName)
-	cmd := exec.Command(w.command[0], args...)
-	cmd.Env = append(os.Environ(), w.env)
-	return &process{w, redistest.StartCommand(w.T, cmd)}
+	return w.startClient(w.language, w.library.name, lockName)
 }
 
 // startOurs starts a client of this library.
 func (w *world) startOurs() *process {
 	w.Helper()
-	return &process{w, redistest.StartChild(w.T, "LOCKKEEPER_INTEROP_CLIENT="+w.s.Addr+" "+w.key)}
+	return w.startClient(golang, "lockkeeper", w.key)
+}
+
+func (w *world) startClient(l language, library, name string) *process {
+	w.Helper()
+	args := append(l.command[1:len(l.command):len(l.command)], library, w.s.Addr, name)
+	cmd := exec.Command(l.command[0], args...)
+	cmd.Env = append(os.Environ(), l.env)
+	return &process{w, redistest.StartCommand(w.T, cmd)}
 }
 
 func (p *process) send(command string) {
@@ -141,8 +166,8 @@ func (p *process) send(command string) {
 func (p *process) answer(want string) {
 	p.w.Helper()
 	select {
-	case line, ok := <-p.child.Lines:
-		if !ok || !strings.HasPrefix(line, want) {
+	case line := <-p.child.Lines:
+		if !strings.HasPrefix(line, want) {
 			p.w.Fatalf("the client of %s answered %q, want %q", p.w.library.name, line, want)
 		}
 	case <-p.w.ctx.Done():
