@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os/exec"
 	"regexp"
@@ -49,85 +50,60 @@ func BenchmarkInstructions(b *testing.B) {
 			return benchmarks.Func(s.Acquire), err
 		}},
 	}
-	b.Run("pings", func(b *testing.B) {
-		instructions(b, func(v *counted) func() error {
-			rdb := v.at.rdb(b)
-			return func() error {
-				_ = rdb.Ping(ctx).Err()
-				return rdb.Ping(ctx).Err()
-			}
-		})
+	run := func(name string, open func(v *counted) func() error) {
+		b.Run(name, func(b *testing.B) { instructions(b, open) })
+	}
+	run("pings", func(v *counted) func() error {
+		rdb := v.at.rdb(v)
+		return func() error { return errors.Join(rdb.Ping(ctx).Err(), rdb.Ping(ctx).Err()) }
 	})
-	b.Run("bare", func(b *testing.B) {
-		instructions(b, func(v *counted) func() error {
-			take, give, err := benchmarks.Bare(ctx, v.at.rdb(b))
-			v.must(err)
-			return func() error {
-				if err := take("x"); err != nil {
-					return err
-				}
-				return give("x")
-			}
-		})
+	run("bare", func(v *counted) func() error {
+		take, give, err := benchmarks.Bare(ctx, v.at.rdb(v))
+		must.OK(v, err)
+		return func() error { return errors.Join(take("x"), give("x")) }
 	})
-	b.Run("empty", func(b *testing.B) {
-		instructions(b, func(v *counted) func() error {
-			rdb := v.at.rdb(b)
-			acquire, release := redis.NewScript("return 1792319239123456"), redis.NewScript("return 33")
-			v.must(acquire.Load(ctx, rdb).Err())
-			v.must(release.Load(ctx, rdb).Err())
-			keys := []string{"{lock:x}:fair:holders", "{lock:x}:fair:meta", "{lock:x}:fair:queue", "{lock:x}:fair:tombstones"}
-			token, settings := protocol.NewKeeperID()+":1:30000.30000", protocol.Settings(3630000, "lock:wake:", false)
-			return func() error {
-				if err := acquire.EvalSha(ctx, rdb, keys, token, 30000, "", settings).Err(); err != nil {
-					return err
-				}
-				return release.EvalSha(ctx, rdb, keys[:3], token, settings).Err()
-			}
-		})
+	run("empty", func(v *counted) func() error {
+		rdb := v.at.rdb(v)
+		acquire, release := redis.NewScript("return 1792319239123456"), redis.NewScript("return 33")
+		must.OK(v, errors.Join(acquire.Load(ctx, rdb).Err(), release.Load(ctx, rdb).Err()))
+		keys := []string{"{lock:x}:fair:holders", "{lock:x}:fair:meta", "{lock:x}:fair:queue", "{lock:x}:fair:tombstones"}
+		token, settings := protocol.NewKeeperID()+":1:30000.30000", protocol.Settings(3630000, "lock:wake:", false)
+		return func() error {
+			return errors.Join(acquire.EvalSha(ctx, rdb, keys, token, 30000, "", settings).Err(),
+				release.EvalSha(ctx, rdb, keys[:3], token, settings).Err())
+		}
 	})
 	for _, l := range locks {
-		b.Run(l.name, func(b *testing.B) {
-			instructions(b, func(v *counted) func() error {
-				lock := must.Get(l.new(keeper(b, v.at.rdb(b), lockkeeper.Options{}), "x"))(v)
-				return func() error {
-					lease, err := lock.Lock(ctx)
-					if err != nil {
-						return err
-					}
-					return lease.Release(ctx)
-				}
-			})
+		run(l.name, func(v *counted) func() error {
+			lock := must.Get(l.new(keeper(v, v.at.rdb(v), lockkeeper.Options{}), "x"))(v)
+			return func() error {
+				lease, err := lock.Lock(ctx)
+				return errors.Join(err, lease.Release(ctx))
+			}
 		})
 	}
 	for _, l := range locks {
 		if l.name != "rwlock_read" { // a reader does not wait for another
-			b.Run("handoff/"+l.name, func(b *testing.B) {
-				instructions(b, func(v *counted) func() error { return v.handedOn(l.new) })
-			})
+			run("handoff/"+l.name, func(v *counted) func() error { return v.handedOn(l.new) })
 		}
 	}
 	for _, l := range limiters {
-		for _, c := range []struct {
-			of    string
-			limit int // per second of the machine's time, during which the slowed server decides a few thousand times
-		}{{"open", 1_000_000}, {"closed", 50}} {
-			b.Run("limit_"+c.of+"/"+l.name, func(b *testing.B) {
-				instructions(b, func(v *counted) func() error {
-					ask := l.open(v, v.at, c.limit)("x")
-					return func() error {
-						_, err := ask(ctx)
-						return err
-					}
-				})
+		for of, limit := range map[string]int{ // per second of the machine's time, during which the slowed server decides a few thousand times
+			"open":   1_000_000,
+			"closed": 50,
+		} {
+			run("limit_"+of+"/"+l.name, func(v *counted) func() error {
+				ask := l.open(v, v.at, limit)("x")
+				return func() error {
+					_, err := ask(ctx)
+					return err
+				}
 			})
 		}
 	}
-	b.Run("handoff/fair_before_100000", func(b *testing.B) {
-		instructions(b, func(v *counted) func() error {
-			v.crowd("{lock:x}:fair:", 100_000)
-			return v.handedOn(locks[1].new)
-		})
+	run("handoff/fair_before_100000", func(v *counted) func() error {
+		v.crowd("{lock:x}:fair:", 100_000)
+		return v.handedOn(locks[1].new)
 	})
 }
 
@@ -135,11 +111,6 @@ func BenchmarkInstructions(b *testing.B) {
 type counted struct {
 	*testing.B
 	at target
-}
-
-func (v *counted) must(err error) {
-	v.Helper()
-	must.OK(v, err)
 }
 
 // crowd adds n waiters to a queue, behind all that are added later. They send nothing more.
@@ -153,16 +124,12 @@ func (v *counted) crowd(keys string, n int) {
 			token := fmt.Sprintf("%s:%d:30000.6000", strings.Repeat("k", 22), i)
 			line = append(line, redis.Z{Score: behindAll, Member: token}, redis.Z{Score: lapse, Member: "+" + token})
 		}
-		v.must(rdb.ZAdd(ctx, keys+"queue", line...).Err())
+		must.OK(v, rdb.ZAdd(ctx, keys+"queue", line...).Err())
 	}
 }
 
 // handedOn is an operation that releases a lock to another keeper, which waits for it.
 func (v *counted) handedOn(n benchmarks.New) func() error {
-	type outcome struct {
-		lease *lockkeeper.Lease
-		err   error
-	}
 	var locks []benchmarks.Locker
 	var waiting []chan struct{}
 	for range 2 {
@@ -173,29 +140,27 @@ func (v *counted) handedOn(n benchmarks.New) func() error {
 			default: // its position has changed
 			}
 		}}})
-		l := must.Get(n(k, "x"))(v)
-		locks, waiting = append(locks, l), append(waiting, waits)
+		locks, waiting = append(locks, must.Get(n(k, "x"))(v)), append(waiting, waits)
 	}
 	held := must.Get(locks[0].Lock(ctx))(v)
 	turn := 0
 	return func() error {
 		turn = 1 - turn
-		got := make(chan outcome, 1)
+		var next *lockkeeper.Lease
+		got := make(chan error, 1)
 		go func() {
-			lease, err := locks[turn].Lock(ctx)
-			got <- outcome{lease, err}
+			var err error
+			next, err = locks[turn].Lock(ctx)
+			got <- err
 		}()
 		select {
 		case <-waiting[turn]:
-		case o := <-got:
-			return fmt.Errorf("it did not wait: %v", o.err)
+		case err := <-got:
+			return fmt.Errorf("it did not wait: %v", err)
 		}
-		if err := held.Release(ctx); err != nil {
-			return err
-		}
-		o := <-got
-		held = o.lease
-		return o.err
+		err := errors.Join(held.Release(ctx), <-got)
+		held = next
+		return err
 	}
 }
 
@@ -214,7 +179,7 @@ func instructions(b *testing.B, open func(v *counted) func() error) {
 var executedCount = regexp.MustCompile(`refs:\s+([\d,]+)`)
 
 // executed is how many instructions a server executes from its start until it has run n operations and ends.
-func executed(b *testing.B, n int, open func(v *counted) func() error) (count float64) {
+func executed(b *testing.B, n int, open func(v *counted) func() error) float64 {
 	valgrind, err := exec.LookPath("valgrind")
 	if err != nil {
 		b.Skip("it takes valgrind")
@@ -250,6 +215,5 @@ func executed(b *testing.B, n int, open func(v *counted) func() error) (count fl
 	if m == nil {
 		b.Fatalf("no count in the output of callgrind:\n%s", out.String())
 	}
-	count = must.Get(strconv.ParseFloat(strings.ReplaceAll(m[1], ",", ""), 64))(b)
-	return count
+	return must.Get(strconv.ParseFloat(strings.ReplaceAll(m[1], ",", ""), 64))(b)
 }

@@ -170,19 +170,6 @@ func keeper(t redistest.TB, rdb redis.UniversalClient, o lockkeeper.Options) *lo
 	return k
 }
 
-// ours is the mutex of a name, in a keeper that is closed with t.
-func ours(t redistest.TB, rdb redis.UniversalClient, o lockkeeper.Options) func(name string) *mutex.Mutex {
-	t.Helper()
-	k := keeper(t, rdb, o)
-	return func(name string) *mutex.Mutex {
-		m, err := mutex.New(k, name, &mutex.Options{TTL: ttl})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return m
-	}
-}
-
 // keeperLocks is a primitive of ours, by its kind.
 func keeperLocks(kind string) func(t redistest.TB, at target, ttl time.Duration) client {
 	return func(t redistest.TB, at target, ttl time.Duration) client {

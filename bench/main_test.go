@@ -20,21 +20,28 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestUnknownCasesAreRefused(t *testing.T) {
-	var out, errs strings.Builder
-	if code := run([]string{"-only", "uncontended,speed"}, &out, &errs); code != 2 {
-		t.Errorf("the code is %d, want 2", code)
-	}
-	if got := errs.String(); !strings.Contains(got, `"speed"`) || !strings.Contains(got, "handoff") {
-		t.Errorf("the error is %q, want it to name what was asked for and what there is", got)
+func TestArgumentsAreRefused(t *testing.T) {
+	for _, x := range []struct {
+		says string
+		args []string
+	}{
+		{`"speed": there is no such case; there are `, []string{"-only", "uncontended,speed"}},
+		{"needs a whole run", []string{"-page", "x.md", "-quick"}},
+		{"needs a whole run", []string{"-page", "x.md", "-only", "limit"}},
+	} {
+		var errs strings.Builder
+		if code := run(x.args, &errs, &errs); code != 2 || !strings.Contains(errs.String(), x.says) {
+			t.Errorf("%q: %d, %s", x.args, code, errs.String())
+		}
 	}
 }
 
-func TestRunMeasuresEveryLibraryAndDrawsCharts(t *testing.T) {
+// measure runs these cases quickly. The keys of figures are the case, the library and the metric.
+func measure(t *testing.T, only string, args ...string) (figures map[string]result, m machine) {
+	t.Helper()
 	redistest.RequireBinary(t)
 	var out, errs strings.Builder
-	dir := t.TempDir()
-	if code := run([]string{"-quick", "-only", "uncontended", "-json", "-plot", dir}, &out, &errs); code != 0 {
+	if code := run(append(args, "-quick", "-json", "-only", only), &out, &errs); code != 0 {
 		t.Fatalf("the code is %d: %s%s", code, errs.String(), out.String())
 	}
 	var got struct {
@@ -42,15 +49,20 @@ func TestRunMeasuresEveryLibraryAndDrawsCharts(t *testing.T) {
 		Machine machine
 	}
 	must.OK(t, json.Unmarshal([]byte(out.String()), &got))
-	measured := map[string]bool{}
+	figures = map[string]result{}
 	for _, x := range got.Cases {
-		if x.Metric == "ns/op" && 0 < x.Min && x.Min <= x.Value && x.Value <= x.Max {
-			measured[x.Case+" "+x.Library] = true
-		}
+		figures[x.Case+" "+x.Library+" "+x.Metric] = x
 	}
+	return figures, got.Machine
+}
+
+func TestRunMeasuresEveryLibraryAndDrawsCharts(t *testing.T) {
+	dir := t.TempDir()
+	figures, machine := measure(t, "uncontended", "-plot", dir)
 	for _, l := range append(append(floors, endless), libraries...) {
 		for _, of := range []string{"uncontended/goroutines=1", "uncontended/goroutines=64", "uncontended/goroutines=1024"} {
-			if (!l.etcd || got.Machine.Etcd != "") && !measured[of+" "+l.name] {
+			x := figures[of+" "+l.name+" ns/op"]
+			if (!l.etcd || machine.Etcd != "") && (x.Min <= 0 || x.Value < x.Min || x.Max < x.Value) {
 				t.Errorf("%s: no figures of %s", of, l.name)
 			}
 		}
@@ -122,42 +134,18 @@ func TestChildHoldsUntilItIsKilled(t *testing.T) {
 }
 
 func TestRetainedIsMeasuredAgainstTheSameWithout(t *testing.T) {
-	redistest.RequireBinary(t)
-	var out, errs strings.Builder
-	if code := run([]string{"-quick", "-only", "retained", "-json"}, &out, &errs); code != 0 {
-		t.Fatalf("the code is %d: %s%s", code, errs.String(), out.String())
-	}
-	var got struct{ Cases []result }
-	must.OK(t, json.Unmarshal([]byte(out.String()), &got))
-	measured := map[string]float64{}
-	for _, x := range got.Cases {
-		measured[x.Case+" "+x.Library+" "+x.Metric] = x.Value
-	}
-	for of, metric := range map[string]string{
-		"retained/readers": "reads/s", "retained/writer": "x-ping", "retained/writer/network=1ms": "x-ping",
-		"retained/half-writes/processes=2": "ops/s", "retained/half-writes/processes=8": "ops/s",
-	} {
-		for _, side := range retainSides("rwlock") {
-			if measured[of+" "+side+" "+metric] <= 0 {
-				t.Errorf("%s: no %s of %s", of, metric, side)
-			}
-		}
-	}
-	for of, metric := range map[string]string{
-		"retained/mutex": "ns/op", "retained/mutex/in-turns": "ops/s", "retained/mutex/contended": "ops/s",
-	} {
-		for _, side := range retainSides("mutex") {
-			if measured[of+" "+side+" "+metric] <= 0 {
-				t.Errorf("%s: no %s of %s", of, metric, side)
-			}
+	figures, _ := measure(t, "retained")
+	for _, side := range retainSides("mutex") {
+		if figures["retained/mutex "+side+" ns/op"].Value <= 0 {
+			t.Errorf("no figures of %s", side)
 		}
 	}
 	// Counts, and a time that leases bound, do not depend on the machine.
-	plain, retain := measured["retained/readers rwlock cmds/read"], measured["retained/readers rwlock, Retain cmds/read"]
+	plain, retain := figures["retained/readers rwlock cmds/read"].Value, figures["retained/readers rwlock, Retain cmds/read"].Value
 	if plain < 1.9 || retain > plain/4 {
 		t.Errorf("commands per read: %v, with Retain %v", plain, retain)
 	}
-	if wait := measured["retained/frozen rwlock, Retain ms/wait-max"]; wait < 1000 || wait > 5500 {
+	if wait := figures["retained/frozen rwlock, Retain ms/wait-max"].Value; wait < 1000 || wait > 5500 {
 		t.Errorf("a writer waits %v ms for a process that is frozen", wait)
 	}
 }

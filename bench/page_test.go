@@ -99,12 +99,3 @@ func TestGroupedThousands(t *testing.T) {
 		}
 	}
 }
-
-func TestPageNeedsAWholeRun(t *testing.T) {
-	for _, args := range [][]string{{"-page", "x.md", "-quick"}, {"-page", "x.md", "-only", "limit"}} {
-		var errs strings.Builder
-		if code := run(args, &errs, &errs); code != 2 || !strings.Contains(errs.String(), "needs a whole run") {
-			t.Errorf("%q: %d, %s", args, code, errs.String())
-		}
-	}
-}

@@ -27,12 +27,10 @@ func BenchmarkSharedKey(b *testing.B) {
 			for range b.N {
 				ctx, cancel := context.WithTimeout(b.Context(), 3*time.Second)
 				var all sync.WaitGroup
-				turns := func(n *atomic.Int64, pause time.Duration, waited func(time.Duration), acquire lock) {
+				turns := func(n *atomic.Int64, pause time.Duration, acquire lock) {
 					all.Go(func() {
 						for ctx.Err() == nil {
-							began := time.Now()
 							release, err := acquire(ctx)
-							waited(time.Since(began))
 							if err != nil {
 								continue
 							}
@@ -44,16 +42,15 @@ func BenchmarkSharedKey(b *testing.B) {
 					})
 				}
 				for range 3 {
-					k := must.Get(lockkeeper.New(s.Client(), &lockkeeper.Options{NoPrefix: true, HeartbeatInterval: 100 * time.Millisecond}))(b)
-					defer k.Close()
-					m := must.Get(mutex.New(k, "shared", o))(b)
-					turns(&ours, 0, func(time.Duration) {}, func(ctx context.Context) (release, error) {
-						lease, err := m.Lock(ctx)
-						return func() error { return lease.Release(ctx) }, err
-					})
+					k := keeper(b, s.Client(), lockkeeper.Options{NoPrefix: true, HeartbeatInterval: 100 * time.Millisecond})
+					turns(&ours, 0, waiting(must.Get(mutex.New(k, "shared", o))(b)))
 				}
-				waited := func(d time.Duration) { longest = max(longest, d) }
-				turns(&theirs, 10*time.Millisecond, waited, redsyncLock(s.Client(), "shared", redsync.WithTries(1<<30))) // its delay is 50 to 250 ms
+				acquire := redsyncLock(s.Client(), "shared", redsync.WithTries(1<<30)) // its delay is 50 to 250 ms
+				turns(&theirs, 10*time.Millisecond, func(ctx context.Context) (release, error) {
+					began := time.Now()
+					defer func() { longest = max(longest, time.Since(began)) }()
+					return acquire(ctx)
+				})
 				all.Wait()
 				cancel()
 			}

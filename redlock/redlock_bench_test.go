@@ -8,7 +8,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/redlock"
 )
 
-// One server: the overhead over a mutex. Several servers are measured in bench/redlock.
+// One server: the overhead over a mutex. Several servers are measured in bench.
 
 func locker(k *lockkeeper.Keeper, name string) (benchmarks.Locker, error) {
 	return redlock.New([]*lockkeeper.Keeper{k}, name, nil)

@@ -1,26 +1,9 @@
-// Package redlock_test sets package redlock beside redsync on the same servers: that they exclude each other, and how long
-// each takes, in turns in one run.
-//
-//	cd bench
-//	go test -race ./redlock
-//	go test -run '^$' -bench . -benchtime 3s ./redlock
-//
-// An operation is one Lock with its Release by one goroutine:
-//
-//	ns/op      the median of the blocks' times per operation, ours
-//	x-redsync  ours over that of redsync, so below 1 we are better; x-failfast with its option SetFailFast, by which it
-//	           waits for no more answers than it needs when it locks
-//
-// Ours come with a fence, are renewed, and have reported no loss; those of redsync are neither.
-package redlock_test
+package main
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -29,15 +12,12 @@ import (
 	syncredis "github.com/go-redsync/redsync/v4/redis"
 	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/benchmarks"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/redlock"
 	"github.com/redis/go-redis/v9"
 )
-
-const ttl = 30 * time.Second
-
-var ctx = context.Background()
 
 func servers(t testing.TB, n int) []*redistest.Server {
 	t.Helper()
@@ -48,19 +28,16 @@ func servers(t testing.TB, n int) []*redistest.Server {
 	return list
 }
 
-func ours(t testing.TB, list []*redistest.Server, name string) *redlock.Lock {
+func ourRedlock(t testing.TB, list []*redistest.Server, name string) *redlock.Lock {
 	t.Helper()
 	var ks []*lockkeeper.Keeper
 	for _, s := range list {
-		k := must.Get(lockkeeper.New(s.Client(), &lockkeeper.Options{NoPrefix: true, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}))(t)
-		t.Cleanup(func() { _ = k.Close() })
-		ks = append(ks, k)
+		ks = append(ks, keeper(t, s.Client(), lockkeeper.Options{NoPrefix: true}))
 	}
-	l := must.Get(redlock.New(ks, name, &redlock.Options{TTL: ttl}))(t)
-	return l
+	return must.Get(redlock.New(ks, name, &redlock.Options{TTL: ttl}))(t)
 }
 
-func theirs(list []*redistest.Server, name string, opts ...redsync.Option) *redsync.Mutex {
+func theirRedlock(list []*redistest.Server, name string, opts ...redsync.Option) *redsync.Mutex {
 	var pools []syncredis.Pool
 	for _, s := range list {
 		pools = append(pools, goredis.NewPool(s.Client()))
@@ -72,10 +49,9 @@ func TestRedlockAndRedsyncExcludeEachOther(t *testing.T) {
 	for _, n := range []int{1, 3, 5} {
 		t.Run(fmt.Sprintf("%d_servers", n), func(t *testing.T) {
 			s := servers(t, n)
-			l, m := ours(t, s, "orders:42"), theirs(s, "orders:42", redsync.WithTries(1))
+			l, m := ourRedlock(t, s, "orders:42"), theirRedlock(s, "orders:42", redsync.WithTries(1))
 			lease := must.Get(l.Lock(ctx))(t)
-			var taken *redsync.ErrTaken
-			if err := m.Lock(); !errors.As(err, &taken) {
+			if err := m.Lock(); !errors.As(err, new(*redsync.ErrTaken)) {
 				t.Errorf("redsync while we hold: %v", err)
 			}
 			if err := lease.Err(); err != nil {
@@ -127,13 +103,13 @@ func TestRedlockAndRedsyncCountTogether(t *testing.T) {
 		count = seen + 1
 	}
 	for range each {
-		l := ours(t, s, "x")
+		l := ourRedlock(t, s, "x")
 		wg.Go(func() {
 			for range rounds {
 				must.Report(t, l.Do(ctx, func(context.Context, uint64) error { inc(); return nil }))
 			}
 		})
-		m := theirs(s, "x", redsync.WithTries(1000), redsync.WithRetryDelay(20*time.Millisecond))
+		m := theirRedlock(s, "x", redsync.WithTries(1000), redsync.WithRetryDelay(20*time.Millisecond))
 		wg.Go(func() {
 			for range rounds {
 				if err := m.Lock(); err != nil {
@@ -153,22 +129,24 @@ func TestRedlockAndRedsyncCountTogether(t *testing.T) {
 	}
 }
 
-// BenchmarkServers is 3 and 5 servers, all of them well, or one of them standing still.
+// BenchmarkServers is a redlock beside redsync on 3 and 5 servers, all of them well, or one of them standing still. An operation is one
+// Lock with its Release by one goroutine:
+//
+//	ns/op      the median of the blocks' times per operation, ours
+//	x-redsync  ours over that of redsync, so below 1 we are better; x-failfast with its option SetFailFast, by which it
+//	           waits for no more answers than it needs when it locks
+//
+// Ours come with a fence, are renewed, and have reported no loss; those of redsync are neither.
 func BenchmarkServers(b *testing.B) {
 	for _, n := range []int{3, 5} {
-		for _, frozen := range []bool{false, true} {
-			name := fmt.Sprintf("%d", n)
-			if frozen {
-				name += "-one-frozen"
-			}
-			b.Run(name, func(b *testing.B) { compare(b, n, frozen) })
-		}
+		b.Run(fmt.Sprint(n), func(b *testing.B) { compareRedlocks(b, n, false) })
+		b.Run(fmt.Sprint(n, "-one-frozen"), func(b *testing.B) { compareRedlocks(b, n, true) })
 	}
 }
 
-func compare(b *testing.B, n int, frozen bool) {
+func compareRedlocks(b *testing.B, n int, frozen bool) {
 	s := servers(b, n)
-	l := ours(b, s, "ours")
+	l := ourRedlock(b, s, "ours")
 	use := func(m *redsync.Mutex, lax bool) func() error {
 		return func() error {
 			if err := m.Lock(); err != nil {
@@ -188,15 +166,11 @@ func compare(b *testing.B, n int, frozen bool) {
 	}{
 		{"lockkeeper", func() error {
 			lease, err := l.Lock(ctx)
-			if err == nil {
-				err = lease.Release(ctx)
-			}
-			return err
+			return errors.Join(err, lease.Release(ctx))
 		}},
-		{"redsync", use(theirs(s, "theirs"), false)},
-		{"failfast", use(theirs(s, "fast", redsync.WithFailFast(true)), true)},
+		{"redsync", use(theirRedlock(s, "theirs"), false)},
+		{"failfast", use(theirRedlock(s, "fast", redsync.WithFailFast(true)), true)},
 	}
-	block := 200
 	took := make([][]float64, len(sides))
 	run := func(i, ops int) float64 {
 		start := time.Now()
@@ -210,6 +184,7 @@ func compare(b *testing.B, n int, frozen bool) {
 	for i := range sides {
 		run(i, 20)
 	}
+	block := 200
 	if frozen {
 		s[n-1].Freeze()
 		defer s[n-1].Thaw()
@@ -223,18 +198,15 @@ func compare(b *testing.B, n int, frozen bool) {
 			i = (round + i) % len(sides)
 			if frozen && i > 0 {
 				took[i] = append(took[i], run(i, 1)) // they take seconds
-				continue
+			} else {
+				took[i] = append(took[i], run(i, ops))
 			}
-			took[i] = append(took[i], run(i, ops))
 		}
 	}
 	b.StopTimer()
-	median := func(list []float64) float64 {
-		slices.Sort(list)
-		return list[len(list)/2]
-	}
-	b.ReportMetric(median(took[0]), "ns/op")
+	ours := benchmarks.Median(took[0])
+	b.ReportMetric(ours, "ns/op")
 	for i, side := range sides[1:] {
-		b.ReportMetric(median(took[0])/median(took[i+1]), "x-"+side.name)
+		b.ReportMetric(ours/benchmarks.Median(took[i+1]), "x-"+side.name)
 	}
 }
