@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -34,6 +32,13 @@ import (
 	"github.com/lockkeeper/lockkeeper/rwlock"
 	"github.com/lockkeeper/lockkeeper/semaphore"
 )
+
+func requireError(t *testing.T, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%v, want %v", err, want)
+	}
+}
 
 func must[T any](v T, err error) T {
 	if err != nil {
@@ -65,64 +70,60 @@ func (o *telemetry) keeper(t *testing.T, s *lockkeepertest.Server, opts *lockkee
 	if opts == nil {
 		opts = new(lockkeeper.Options)
 	}
-	if err := otellockkeeper.Instrument(opts, append(slices.Clone(o.opts), more...)...); err != nil {
-		t.Fatal(err)
-	}
+	must(0, otellockkeeper.Instrument(opts, append(slices.Clone(o.opts), more...)...))
 	return s.Keeper(t, opts)
+}
+
+// collect returns the metrics of all instruments.
+func (o *telemetry) collect(t *testing.T) []metricdata.Metrics {
+	t.Helper()
+	var all metricdata.ResourceMetrics
+	must(0, o.reader.Collect(context.Background(), &all))
+	if len(all.ScopeMetrics) == 0 {
+		return nil
+	}
+	if scope := all.ScopeMetrics[0].Scope; len(all.ScopeMetrics) > 1 || scope.Name != otellockkeeper.ScopeName || scope.Version == "" {
+		t.Errorf("%d scopes, the first is %+v", len(all.ScopeMetrics), scope)
+	}
+	return all.ScopeMetrics[0].Metrics
 }
 
 // metrics returns the values of all series, without those that are 0, and the units of the instruments. The value of a histogram
 // is "count, sum".
 func (o *telemetry) metrics(t *testing.T) (values, units map[string]string) {
 	t.Helper()
-	var all metricdata.ResourceMetrics
-	if err := o.reader.Collect(context.Background(), &all); err != nil {
-		t.Fatal(err)
-	}
 	values, units = map[string]string{}, map[string]string{}
-	put := func(name string, set attribute.Set, value string) {
-		var list []string
-		for _, kv := range set.ToSlice() {
-			list = append(list, strings.TrimPrefix(string(kv.Key), "lockkeeper.")+"="+kv.Value.String())
-		}
-		if value != "0" {
-			values[name+"{"+strings.Join(list, ",")+"}"] = value
-		}
-	}
-	for _, scope := range all.ScopeMetrics {
-		if scope.Scope.Name != otellockkeeper.ScopeName {
-			t.Errorf("scope %q", scope.Scope.Name)
-		}
-		if scope.Scope.Version == "" {
-			t.Error("the scope has no version")
-		}
-		for _, m := range scope.Metrics {
-			name := strings.TrimPrefix(m.Name, "lockkeeper.")
-			units[name] = m.Unit
-			switch data := m.Data.(type) {
-			case metricdata.Sum[int64]:
-				for _, p := range data.DataPoints {
-					put(name, p.Attributes, fmt.Sprint(p.Value))
-				}
-			case metricdata.Gauge[int64]:
-				for _, p := range data.DataPoints {
-					put(name, p.Attributes, fmt.Sprint(p.Value))
-				}
-			case metricdata.Histogram[float64]:
-				for _, p := range data.DataPoints {
-					put(name, p.Attributes, fmt.Sprintf("%d, %.4gs", p.Count, p.Sum))
-				}
-			case metricdata.Histogram[int64]:
-				for _, p := range data.DataPoints {
-					put(name, p.Attributes, fmt.Sprintf("%d, %d", p.Count, p.Sum))
-				}
-			case metricdata.Gauge[float64]:
-				for _, p := range data.DataPoints {
-					put(name, p.Attributes, strconv.FormatFloat(math.Round(p.Value), 'f', -1, 64))
-				}
-			default:
-				t.Errorf("%s is a %T", m.Name, data)
+	for _, m := range o.collect(t) {
+		name := strings.TrimPrefix(m.Name, "lockkeeper.")
+		units[name] = m.Unit
+		put := func(set attribute.Set, format string, value ...any) {
+			if v := fmt.Sprintf(format, value...); v != "0" {
+				values[name+"{"+text(set.ToSlice(), ",")+"}"] = v
 			}
+		}
+		switch data := m.Data.(type) {
+		case metricdata.Sum[int64]:
+			for _, p := range data.DataPoints {
+				put(p.Attributes, "%d", p.Value)
+			}
+		case metricdata.Gauge[int64]:
+			for _, p := range data.DataPoints {
+				put(p.Attributes, "%d", p.Value)
+			}
+		case metricdata.Histogram[float64]:
+			for _, p := range data.DataPoints {
+				put(p.Attributes, "%d, %.4gs", p.Count, p.Sum)
+			}
+		case metricdata.Histogram[int64]:
+			for _, p := range data.DataPoints {
+				put(p.Attributes, "%d, %d", p.Count, p.Sum)
+			}
+		case metricdata.Gauge[float64]:
+			for _, p := range data.DataPoints {
+				put(p.Attributes, "%.0f", p.Value)
+			}
+		default:
+			t.Errorf("%s is a %T", m.Name, data)
 		}
 	}
 	return values, units
@@ -136,15 +137,8 @@ func (o *telemetry) require(t *testing.T, names []string, want map[string]string
 		name, _, _ := strings.Cut(series, "{")
 		return names != nil && !slices.Contains(names, name)
 	})
-	for _, series := range slices.Sorted(maps.Keys(got)) {
-		if want[series] != got[series] {
-			t.Errorf("%s is %s, not %q", series, got[series], want[series])
-		}
-	}
-	for _, series := range slices.Sorted(maps.Keys(want)) {
-		if _, ok := got[series]; !ok {
-			t.Errorf("no %s", series)
-		}
+	if !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }
 
@@ -158,14 +152,12 @@ func TestMetricsOfLocksAndWaits(t *testing.T) {
 		k := o.keeper(t, s, nil)
 		l := must(mutex.New(k, "a", nil))
 		lease := must(l.Lock(t.Context()))
-		if _, err := must(mutex.New(k, "a", nil)).TryLock(t.Context()); !errors.Is(err, lockkeeper.ErrNotAcquired) {
-			t.Error(err)
-		}
+		_, err := l.TryLock(t.Context())
+		requireError(t, err, lockkeeper.ErrNotAcquired)
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		defer cancel()
-		if _, err := l.Lock(ctx); !errors.Is(err, lockkeeper.ErrNotAcquired) || !errors.Is(err, context.DeadlineExceeded) {
-			t.Error(err)
-		}
+		_, err = l.Lock(ctx)
+		requireError(t, err, context.DeadlineExceeded)
 		done := make(chan *lockkeeper.Lease)
 		go func() { done <- must(l.Lock(context.Background())) }()
 		time.Sleep(17 * time.Second) // 20 s of a ttl of 30 s, with renewals after 10 s and 20 s
@@ -204,10 +196,8 @@ func TestCountersStartAtZero(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *lockkeepertest.Server, o *telemetry) {
 		k := o.keeper(t, s, nil)
 		must(0, must(mutex.New(k, "a", nil)).Do(t.Context(), func(context.Context, uint64) error { return nil }))
-		var all metricdata.ResourceMetrics
-		must(0, o.reader.Collect(context.Background(), &all))
 		n := map[string]int{}
-		for _, m := range all.ScopeMetrics[0].Metrics {
+		for _, m := range o.collect(t) {
 			if data, ok := m.Data.(metricdata.Sum[int64]); ok {
 				n[m.Name] = len(data.DataPoints)
 			}
@@ -299,14 +289,13 @@ func TestErrorsAndRateLimits(t *testing.T) {
 		o.require(t, []string{"leases.held"}, map[string]string{"leases.held{kind=ratelimit}": "1"}) // that of both
 		must(0, lease.Release(t.Context()))
 		s.Unreachable()
-		if _, err := must(mutex.New(k, "a", nil)).Lock(t.Context()); !errors.Is(err, lockkeeper.ErrUnavailable) {
-			t.Error(err)
-		}
+		m := must(mutex.New(k, "a", nil))
+		_, err := m.Lock(t.Context())
+		requireError(t, err, lockkeeper.ErrUnavailable)
 		s.Restore()
 		_ = k.Close()
-		if _, err := must(mutex.New(k, "a", nil)).Lock(t.Context()); !errors.Is(err, lockkeeper.ErrClosed) {
-			t.Error(err)
-		}
+		_, err = m.Lock(t.Context())
+		requireError(t, err, lockkeeper.ErrClosed)
 		got, _ := o.metrics(t)
 		for _, series := range []string{
 			"acquire.duration{kind=ratelimit,result=acquired}",
@@ -359,27 +348,26 @@ func TestSharedLeasesAreCountedOut(t *testing.T) {
 		synctest.Wait()
 		o.require(t, []string{"leases.held", "leases.lost"}, map[string]string{"leases.lost{kind=rwlock,reason=gone}": "1"})
 		for _, lease := range leases[1:] {
-			if err := lease.Release(t.Context()); !errors.Is(err, lockkeeper.ErrLost) {
-				t.Error(err)
-			}
+			requireError(t, lease.Release(t.Context()), lockkeeper.ErrLost)
 		}
 		o.require(t, []string{"leases.held", "requests.waiting"}, nil)
 	})
 }
 
+// TestOtherKindsAreCountedOut: also of several keepers, whose values add up.
 func TestOtherKindsAreCountedOut(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *lockkeepertest.Server, o *telemetry) {
 		k := o.keeper(t, s, nil)
 		lease := must(must(semaphore.New(k, "s", 3, nil)).AcquireN(t.Context(), 2))
 		red := must(redlock.New([]*lockkeeper.Keeper{k, lockkeepertest.New(t).Keeper(t, nil), lockkeepertest.New(t).Keeper(t, nil)}, "r", nil))
 		majority := must(red.Lock(t.Context()))
-		m := must(mutex.New(k, "m", nil))
-		first := must(m.Lock(t.Context()))
+		first := must(must(mutex.New(k, "m", nil)).Lock(t.Context()))
 		adopted := must(must(mutex.New(o.keeper(t, s, nil), "m", nil)).Adopt(t.Context(), first.Token()))
+		second := must(must(mutex.New(o.keeper(t, s, nil), "n", nil)).Lock(t.Context()))
 		o.require(t, []string{"leases.held"}, map[string]string{
-			"leases.held{kind=semaphore}": "1", "leases.held{kind=redlock}": "1", "leases.held{kind=mutex}": "1", // the adopted one is not
+			"leases.held{kind=semaphore}": "1", "leases.held{kind=redlock}": "1", "leases.held{kind=mutex}": "2", // the adopted one is not
 		})
-		for _, l := range []interface{ Release(context.Context) error }{lease, majority, adopted} {
+		for _, l := range []interface{ Release(context.Context) error }{lease, majority, adopted, second} {
 			must(0, l.Release(t.Context()))
 		}
 		<-first.Done()
@@ -442,7 +430,7 @@ func TestSpans(t *testing.T) {
 			t.Errorf("%v to %v, started at %v", span.StartTime(), span.EndTime(), start)
 		}
 		want := fmt.Sprintf("kind=fair name=job result=acquired fence=%d position=0", lease.Fence())
-		if got := text(span.Attributes()); got != want {
+		if got := text(span.Attributes(), " "); got != want {
 			t.Errorf("%s, not %s", got, want)
 		}
 		o.requireExemplar(t, span)
@@ -452,7 +440,8 @@ func TestSpans(t *testing.T) {
 		synctest.Wait()
 		caller.End()
 		event := o.last(t, "caller").Events()[0]
-		if got := text(event.Attributes); event.Name != "lockkeeper.lost" || !strings.HasPrefix(got, "kind=fair name=job reason=gone fence=") {
+		got := text(event.Attributes, " ")
+		if event.Name != "lockkeeper.lost" || !strings.HasPrefix(got, "kind=fair name=job reason=gone fence=") {
 			t.Errorf("%s %s", event.Name, got)
 		}
 
@@ -460,33 +449,31 @@ func TestSpans(t *testing.T) {
 		_, err := l.TryLock(t.Context())
 		s.Restore()
 		span = o.last(t, "lockkeeper.acquire")
-		if got := text(span.Attributes()); got != "kind=fair name=job result=error error.type=unavailable" || span.Status().Code != codes.Error || span.Status().Description != err.Error() {
+		got = text(span.Attributes(), " ")
+		status := trace.Status{Code: codes.Error, Description: err.Error()}
+		if got != "kind=fair name=job result=error error.type=unavailable" || span.Status() != status {
 			t.Errorf("%s, %v", got, span.Status())
 		}
 		if span.Parent().IsValid() {
 			t.Error("a span without a caller's has a parent")
 		}
-		if _, err := l.Lock(canceled()); err == nil {
-			t.Error("a canceled call acquired")
-		}
-		if span = o.last(t, "lockkeeper.acquire"); text(span.Attributes()) != "kind=fair name=job result=canceled" || span.Status().Code != codes.Unset {
-			t.Errorf("%s, %v", text(span.Attributes()), span.Status())
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, err = l.Lock(ctx)
+		requireError(t, err, context.Canceled)
+		span = o.last(t, "lockkeeper.acquire")
+		if got := text(span.Attributes(), " "); got != "kind=fair name=job result=canceled" || span.Status().Code != codes.Unset {
+			t.Errorf("%s, %v", got, span.Status())
 		}
 	})
 }
 
-func canceled() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	return ctx
-}
-
-func text(list []attribute.KeyValue) string {
+func text(list []attribute.KeyValue, separator string) string {
 	var b []string
 	for _, kv := range list {
 		b = append(b, strings.TrimPrefix(string(kv.Key), "lockkeeper.")+"="+kv.Value.String())
 	}
-	return strings.Join(b, " ")
+	return strings.Join(b, separator)
 }
 
 // last returns the span of a name that ended last.
@@ -504,10 +491,8 @@ func (o *telemetry) last(t *testing.T, name string) trace.ReadOnlySpan {
 // requireExemplar: the histogram of acquisitions leads to the span.
 func (o *telemetry) requireExemplar(t *testing.T, span trace.ReadOnlySpan) {
 	t.Helper()
-	var all metricdata.ResourceMetrics
-	must(0, o.reader.Collect(context.Background(), &all))
 	id := span.SpanContext().SpanID()
-	for _, m := range all.ScopeMetrics[0].Metrics {
+	for _, m := range o.collect(t) {
 		if data, ok := m.Data.(metricdata.Histogram[float64]); ok && m.Name == "lockkeeper.acquire.duration" {
 			for _, p := range data.DataPoints {
 				for _, e := range p.Exemplars {
@@ -541,17 +526,6 @@ func TestLostWakeupsAndLeaksAreCounted(t *testing.T) {
 			"wakeups{result=lost}": "1", "leases.leaked{kind=mutex}": "1", "leases.recalled{kind=mutex}": "1",
 		})
 	})
-}
-
-// TestKeepersShareMetrics: the values of several keepers add up.
-func TestKeepersShareMetrics(t *testing.T) {
-	s, o := lockkeepertest.New(t), newTelemetry()
-	first := must(must(mutex.New(o.keeper(t, s, nil), "a", nil)).Lock(t.Context()))
-	second := must(must(mutex.New(o.keeper(t, s, nil), "b", nil)).Lock(t.Context()))
-	o.require(t, []string{"leases.held"}, map[string]string{"leases.held{kind=mutex}": "2"})
-	must(0, first.Release(t.Context()))
-	o.require(t, []string{"leases.held"}, map[string]string{"leases.held{kind=mutex}": "1"})
-	must(0, second.Release(t.Context()))
 }
 
 // TestUnusedTelemetryIsCollected: a provider that lives longer than a keeper does not keep what belongs to it.
