@@ -214,7 +214,7 @@ func waiting(l benchmarks.Locker) lock {
 			return nil, err
 		}
 		// Not ctx: it says until when to wait for the lock, and may have ended.
-		return func() error { return lease.Release(ctx) }, nil
+		return func() error { return lease.Release(lasting) }, nil
 	}
 }
 
@@ -255,7 +255,7 @@ func redislockLock(rdb redis.UniversalClient, key string, ttl time.Duration, ret
 		if err != nil {
 			return nil, err
 		}
-		return func() error { return l.Release(ctx) }, nil
+		return func() error { return l.Release(lasting) }, nil
 	}
 }
 
@@ -329,7 +329,7 @@ func etcdLocks(t redistest.TB, at target, ttl time.Duration) client {
 				if err := m.Lock(ctx); err != nil {
 					return nil, err
 				}
-				return func() error { return m.Unlock(ctx) }, nil
+				return func() error { return m.Unlock(lasting) }, nil
 			}
 		},
 		left: func(ctx context.Context, name string) (time.Duration, error) {

@@ -168,8 +168,11 @@ type silence struct{}
 
 func (silence) Printf(context.Context, string, ...any) {}
 
-// ctx is the context of all calls. It can end, as those of most programs.
-var ctx, _ = context.WithCancel(context.Background())
+// lasting is a context that could end, as those of most programs, and does not.
+var lasting, _ = context.WithCancel(context.Background())
+
+// ctx is for calls outside of a function that has one.
+var ctx = lasting
 
 // bench is a run.
 type bench struct {
