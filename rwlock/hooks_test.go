@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"slices"
 	"sync"
 	"testing"
@@ -15,20 +13,15 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/internal/access"
-	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/rwlock"
-	"github.com/redis/go-redis/v9"
 )
 
 // TestNotesOfConversions: a converted lease has the note of the conversion, or else keeps its own; a retained one has none.
 func TestNotesOfConversions(t *testing.T) {
-	embedded.Run(t, func(s *embedded.Server) {
-		rdb := redis.NewClient(s.Network().Options(time.Second))
-		defer rdb.Close()
-		k := must.Get(lockkeeper.New(rdb, nil))(t)
-		defer k.Close()
+	synctest.Test(t, func(t *testing.T) {
+		k := lockkeepertest.New(t).Keeper(t, nil)
 		l := must.Get(rwlock.New(k, "x", nil))(t)
 		want := func(note string, retained bool) {
 			t.Helper()
@@ -58,29 +51,19 @@ func TestNotesOfConversions(t *testing.T) {
 // TestHooksOfConversions checks that an upgrade and a downgrade are calls of their own, with the context that the caller passed and the
 // mode that they ask for.
 func TestHooksOfConversions(t *testing.T) {
-	embedded.Run(t, func(s *embedded.Server) {
-		names := map[context.Context]string{}
-		call := func(name string) context.Context {
-			type key struct{}
-			c := context.WithValue(ctx, key{}, name)
-			names[c] = name
-			return c
-		}
+	synctest.Test(t, func(t *testing.T) {
+		type call struct{}
 		var got []string
 		hook := func(what string) func(lockkeeper.Event) {
-			return func(e lockkeeper.Event) { got = append(got, fmt.Sprintf("%s %s %s", names[e.Context], what, e.Mode)) }
+			return func(e lockkeeper.Event) { got = append(got, fmt.Sprint(e.Context.Value(call{}), what, e.Mode)) }
 		}
-		rdb := redis.NewClient(s.Network().Options(time.Second))
-		k := must.Get(lockkeeper.New(rdb, &lockkeeper.Options{
-			Hooks:  lockkeeper.Hooks{AcquireStart: hook("starts"), AcquireDone: hook("done"), Released: hook("released")},
-			Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
-		}))(t)
-		defer rdb.Close()
-		defer k.Close()
+		k := lockkeepertest.New(t).Keeper(t, &lockkeeper.Options{Hooks: lockkeeper.Hooks{
+			AcquireStart: hook(" starts "), AcquireDone: hook(" done "), Released: hook(" released "),
+		}})
 		l := must.Get(rwlock.New(k, "x", nil))(t)
-		read := must.Get(l.RLock(call("first")))(t)
-		write := must.Get(l.Upgrade(call("second"), read))(t)
-		read = must.Get(l.Downgrade(call("third"), write))(t)
+		read := must.Get(l.RLock(context.WithValue(ctx, call{}, "first")))(t)
+		write := must.Get(l.Upgrade(context.WithValue(ctx, call{}, "second"), read))(t)
+		read = must.Get(l.Downgrade(context.WithValue(ctx, call{}, "third"), write))(t)
 		must.OK(t, read.Release(ctx))
 		want := []string{
 			"first starts read", "first done read",
@@ -98,53 +81,53 @@ func TestHooksOfConversions(t *testing.T) {
 // context has ended: while the call still waits for it, or after it has returned, when the lease that the caller has becomes the one that
 // the server has.
 func TestHooksOfConversionInDoubt(t *testing.T) {
-	for _, late := range []time.Duration{50 * time.Millisecond, 3 * time.Second} {
-		for _, upgrade := range []bool{true, false} {
-			t.Run(fmt.Sprintf("upgrade %t, answered after %v", upgrade, late), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) { conversionInDoubt(t, nil, upgrade, late, false) })
-			})
-		}
+	for name, x := range map[string]inDoubt{
+		"upgrade":           {upgrade: true, late: 50 * time.Millisecond},
+		"downgrade":         {late: 50 * time.Millisecond},
+		"upgrade, late":     {upgrade: true, late: 3 * time.Second},
+		"downgrade, late":   {late: 3 * time.Second},
+		"upgraded again":    {upgrade: true, late: 3 * time.Second, again: true},
+		"retained, upgrade": {upgrade: true, late: 3 * time.Second, retain: true},
+	} {
+		t.Run(name, func(t *testing.T) { synctest.Test(t, x.test) })
 	}
-	t.Run("upgraded again", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) { conversionInDoubt(t, nil, true, 3*time.Second, true) })
-	})
-	t.Run("retained", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			conversionInDoubt(t, &rwlock.Options{Retain: true}, true, 3*time.Second, false)
-		})
-	})
 }
 
-// conversionInDoubt converts a lease, and if again is set once more when the outcome is known.
-func conversionInDoubt(t *testing.T, opts *rwlock.Options, upgrade bool, late time.Duration, again bool) {
+// inDoubt is a conversion whose answer comes late.
+type inDoubt struct {
+	upgrade, retain bool
+	late            time.Duration
+	again           bool // it is converted once more when the outcome is known
+}
+
+func (x inDoubt) test(t *testing.T) {
 	s := lockkeepertest.New(t)
 	var c calls
-	k := s.Keeper(t, c.options(t))
-	l := must.Get(rwlock.New(k, "x", opts))(t)
+	l := must.Get(rwlock.New(s.Keeper(t, c.options(t)), "x", &rwlock.Options{Retain: x.retain}))(t)
 	acquire, convert := l.RLock, l.Upgrade
-	if !upgrade {
+	if !x.upgrade {
 		acquire, convert = l.Lock, l.Downgrade
 	}
 	lease := must.Get(acquire(ctx))(t)
 	must.OK(t, must.Get(convert(ctx, lease))(t).Release(ctx)) // the server knows the scripts from now on
-	if opts != nil {                                          // another call brings the lease that is converted
+	if x.retain {                                             // another call brings the lease that is converted
 		must.OK(t, must.Get(acquire(ctx))(t).Release(ctx))
 	}
 	lease = must.Get(acquire(ctx))(t)
 	time.Sleep(20 * time.Second)
-	s.SlowAnswers(late)
+	s.SlowAnswers(x.late)
 	brief, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
 	defer cancel()
 	next, err := convert(brief, lease)
-	if (err != nil) != (upgrade && late > time.Second) {
+	if (err != nil) != (x.upgrade && x.late > time.Second) {
 		t.Errorf("the conversion has returned %v", err)
 	}
 	s.Restore()
-	time.Sleep(4 * late)
+	time.Sleep(4 * x.late)
 	if err == nil {
 		lease = next
 	}
-	if again {
+	if x.again {
 		former := lease
 		lease = must.Get(convert(ctx, lease))(t)
 		must.OK(t, former.Release(ctx)) // such as a deferred one
@@ -212,6 +195,22 @@ func (c *calls) check(t *testing.T) (failed int) {
 		}
 	}
 	return failed
+}
+
+// TestUpgradeReportsReleaseOfItsCaller: each call that was granted a lease has one release, that of the retained lease itself included.
+func TestUpgradeReportsReleaseOfItsCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var c calls
+		l := must.Get(rwlock.New(lockkeepertest.New(t).Keeper(t, c.options(t)), "x", &rwlock.Options{Retain: true}))(t)
+		must.OK(t, must.Get(l.RLock(ctx))(t).Release(ctx)) // it subscribes
+		synctest.Wait()
+		first, second := must.Get(l.RLock(ctx))(t), must.Get(l.RLock(ctx))(t)
+		must.OK(t, first.Release(ctx))
+		write := must.Get(l.Upgrade(ctx, second))(t)
+		must.OK(t, second.Release(ctx))
+		must.OK(t, write.Release(ctx))
+		c.check(t)
+	})
 }
 
 // TestHooksOfDetachedLease: what happens to a retained lease that an upgrade has taken for its own is told of the call that it has it from,

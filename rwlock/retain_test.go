@@ -13,11 +13,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/retaining"
-	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/rwlock"
 )
-
-const retainedTTL = retaining.TTL
 
 var ctx = context.Background()
 
@@ -28,59 +25,21 @@ type retainer struct {
 }
 
 // newRetaining returns a lock whose reads a process may grant inside.
-func newRetaining(k *lockkeeper.Keeper, o retaining.Options) (*rwlock.Lock, retaining.Lock, error) {
+func newRetaining(k *lockkeeper.Keeper, o retaining.Options) (retaining.Lock, error) {
 	l, err := rwlock.New(k, "x", &rwlock.Options{Retain: o.Retain, NoRenewal: o.NoRenewal, MaxLifetime: o.MaxLifetime})
-	return l, retaining.Lock{Inside: l.RLock, Alone: l.Lock, TryAlone: l.TryLock, Do: l.DoRead, Adopt: l.Adopt, Kind: rwlock.Kind}, err
+	return retaining.Lock{Inside: l.RLock, Alone: l.Lock, TryAlone: l.TryLock, Do: l.DoRead, Adopt: l.Adopt, Kind: rwlock.Kind}, err
 }
 
 // retains runs a test with two processes in virtual time. The first retains its leases.
 func retains(t *testing.T, test func(s *embedded.Server, p, other *retainer)) {
 	t.Helper()
-	var locks []*rwlock.Lock
-	retaining.Run(t, func(k *lockkeeper.Keeper, o retaining.Options) (retaining.Lock, error) {
-		l, lock, err := newRetaining(k, o)
-		locks = append(locks, l)
-		return lock, err
-	}, func(s *embedded.Server, p, other *retaining.Process) {
-		test(s, &retainer{p, locks[0]}, &retainer{other, locks[1]})
+	retaining.Run(t, newRetaining, func(s *embedded.Server, p, other *retaining.Process) {
+		retains := must.Get(rwlock.New(p.Keeper, "x", &rwlock.Options{Retain: true}))(t)
+		test(s, &retainer{p, retains}, &retainer{other, must.Get(rwlock.New(other.Keeper, "x", nil))(t)})
 	})
 }
 
-func TestRetainedReads(t *testing.T) {
-	retaining.Test(t, func(k *lockkeeper.Keeper, o retaining.Options) (retaining.Lock, error) {
-		_, lock, err := newRetaining(k, o)
-		return lock, err
-	})
-}
-
-// TestRetainedReadsShareOneLease checks that reads that are inside at once share a lease, and end each for itself.
-func TestRetainedReadsShareOneLease(t *testing.T) {
-	retains(t, func(_ *embedded.Server, p, other *retainer) {
-		first := p.Retained()
-		var leases []*lockkeeper.Lease
-		if n := p.Scripts(func() {
-			for range 100 {
-				leases = append(leases, p.Enter())
-			}
-		}); n != 0 {
-			t.Errorf("100 reads took %d scripts", n)
-		}
-		holders, err := other.Holders(ctx)
-		p.Must(err)
-		if len(holders) != 1 || holders[0].Token != first.Token() {
-			t.Errorf("holders: %+v; want one, %s", holders, first.Token())
-		}
-		p.Leave(leases[0])
-		p.Leave(leases[0])
-		if !errors.Is(leases[0].Err(), lockkeeper.ErrReleased) || leases[1].Err() != nil {
-			t.Errorf("%v, %v", leases[0].Err(), leases[1].Err())
-		}
-		time.Sleep(time.Minute) // it is renewed while somebody is inside
-		if leases[1].Err() != nil || first.Err() != nil {
-			t.Errorf("lost: %v", first.Err())
-		}
-	})
-}
+func TestRetainedReads(t *testing.T) { retaining.Test(t, newRetaining) }
 
 func TestNothingIsGrantedInsideWithoutSubscription(t *testing.T) {
 	retains(t, func(s *embedded.Server, p, _ *retainer) {
@@ -117,6 +76,15 @@ func TestNothingIsGrantedInsideWithoutSubscription(t *testing.T) {
 func TestUpgradeOfRetainedRead(t *testing.T) {
 	retains(t, func(_ *embedded.Server, p, other *retainer) {
 		inside, inside2 := p.Retained(), p.Enter()
+		if inside.Token() != inside2.Token() {
+			t.Errorf("two reads have the leases %s and %s", inside.Token(), inside2.Token())
+		}
+		if _, err := p.Downgrade(ctx, inside); !errors.Is(err, lockkeeper.ErrInvalid) {
+			t.Errorf("Downgrade of a read: %v", err)
+		}
+		if _, err := other.Upgrade(ctx, inside); !errors.Is(err, lockkeeper.ErrInvalid) {
+			t.Errorf("Upgrade of another keeper: %v", err)
+		}
 		work := inside.Context(ctx)
 		upgraded := make(chan *lockkeeper.Lease, 1)
 		go func() {
@@ -147,31 +115,6 @@ func TestUpgradeOfRetainedRead(t *testing.T) {
 		p.Must(err)
 		p.Leave(read)
 		p.Must(inside.Release(ctx))
-	})
-}
-
-// TestUpgradeReportsReleaseOfItsCaller: each call that was granted a lease has one release, that of the retained lease itself included.
-func TestUpgradeReportsReleaseOfItsCaller(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		held := map[uint64]int{} // by call
-		k := lockkeepertest.New(t).Keeper(t, &lockkeeper.Options{Hooks: lockkeeper.Hooks{
-			AcquireDone: func(e lockkeeper.Event) { held[e.Request]++ },
-			Released:    func(e lockkeeper.Event) { held[e.Request]-- },
-		}})
-		l := must.Get(rwlock.New(k, "x", &rwlock.Options{Retain: true}))(t)
-		must.OK(t, must.Get(l.RLock(ctx))(t).Release(ctx)) // it subscribes
-		synctest.Wait()
-		first, second := must.Get(l.RLock(ctx))(t), must.Get(l.RLock(ctx))(t)
-		must.OK(t, first.Release(ctx))
-		write := must.Get(l.Upgrade(ctx, second))(t)
-		must.OK(t, second.Release(ctx))
-		must.OK(t, write.Release(ctx))
-		synctest.Wait()
-		for call, n := range held {
-			if n != 0 {
-				t.Errorf("call %d: %+d leases", call, n)
-			}
-		}
 	})
 }
 
@@ -234,18 +177,5 @@ func TestExtendOfRetainedRead(t *testing.T) {
 		if holders, err := p.Holders(ctx); err != nil || len(holders) != 0 {
 			t.Errorf("holders: %v, %v", holders, err)
 		}
-	})
-}
-
-func TestInvalidConversionsOfRetainedRead(t *testing.T) {
-	retains(t, func(_ *embedded.Server, p, other *retainer) {
-		inside := p.Retained()
-		if _, err := p.Downgrade(ctx, inside); !errors.Is(err, lockkeeper.ErrInvalid) {
-			t.Errorf("Downgrade: %v", err)
-		}
-		if _, err := other.Upgrade(ctx, inside); !errors.Is(err, lockkeeper.ErrInvalid) {
-			t.Errorf("Upgrade of another keeper: %v", err)
-		}
-		p.Leave(inside)
 	})
 }
