@@ -5,14 +5,11 @@ import (
 	"errors"
 	"math"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
@@ -21,19 +18,18 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// newRetaining returns a semaphore whose permits a process may retain.
-func newRetaining(k *lockkeeper.Keeper, limit int, o retaining.Options) (*semaphore.Semaphore, retaining.Lock, error) {
-	s, err := semaphore.New(k, "x", limit, &semaphore.Options{Retain: o.Retain, NoRenewal: o.NoRenewal, MaxLifetime: o.MaxLifetime})
-	return s, retaining.Lock{Inside: s.Acquire, Alone: s.Acquire, TryAlone: s.TryAcquire, Do: s.Do, Adopt: s.Adopt, Kind: semaphore.Kind, Turns: true}, err
+// ofLimit returns what opens a semaphore of so many permits, which a process may retain.
+func ofLimit(limit int) retaining.New {
+	return func(k *lockkeeper.Keeper, o retaining.Options) (retaining.Lock, error) {
+		s, err := semaphore.New(k, "x", limit, &semaphore.Options{Retain: o.Retain, NoRenewal: o.NoRenewal, MaxLifetime: o.MaxLifetime})
+		return retaining.Lock{
+			Inside: s.Acquire, Alone: s.Acquire, TryAlone: s.TryAcquire, Do: s.Do, Adopt: s.Adopt, Kind: semaphore.Kind, Turns: true,
+		}, err
+	}
 }
 
 // A semaphore of one permit is a lock with one holder at a time.
-func TestRetainedSemaphore(t *testing.T) {
-	retaining.Test(t, func(k *lockkeeper.Keeper, o retaining.Options) (retaining.Lock, error) {
-		_, lock, err := newRetaining(k, 1, o)
-		return lock, err
-	})
-}
+func TestRetainedSemaphore(t *testing.T) { retaining.Test(t, ofLimit(1)) }
 
 // retainer is a process of a test of Options.Retain.
 type retainer struct {
@@ -45,22 +41,16 @@ type retainer struct {
 // retains runs a test in virtual time with two processes that use a semaphore. The first retains permits.
 func retains(t *testing.T, limit int, test func(s *embedded.Server, p, other *retainer)) {
 	t.Helper()
-	var list []*semaphore.Semaphore
-	retaining.Run(t, func(k *lockkeeper.Keeper, o retaining.Options) (retaining.Lock, error) {
-		s, lock, err := newRetaining(k, limit, o)
-		list = append(list, s)
-		return lock, err
-	}, func(s *embedded.Server, p, other *retaining.Process) {
-		test(s, &retainer{p, list[0], s.T}, &retainer{other, list[1], s.T})
+	retaining.Run(t, ofLimit(limit), func(s *embedded.Server, p, other *retaining.Process) {
+		kept := must.Get(semaphore.New(p.Keeper, "x", limit, &semaphore.Options{Retain: true}))(s)
+		test(s, &retainer{p, kept, s.T}, &retainer{other, must.Get(semaphore.New(other.Keeper, "x", limit, nil))(s), s.T})
 	})
 }
 
 // hold acquires n permits.
 func (p *retainer) hold(n int) *lockkeeper.Lease {
 	p.t.Helper()
-	l, err := p.AcquireN(context.Background(), n)
-	p.Must(err)
-	return l
+	return must.Get(p.AcquireN(context.Background(), n))(p.t)
 }
 
 // fill makes the process retain so many leases of one permit.
@@ -264,79 +254,19 @@ func TestRetainedPermitsLimitsThatDiffer(t *testing.T) {
 		p.fill(3)
 		must.OK(s, other.SetLimit(s.Context(), 5))
 		a := []*lockkeeper.Lease{p.hold(1), p.hold(1), p.hold(1)}
-		if n := p.Scripts(func() {
-			p.refuses("beyond its own limit")
-		}); n != 0 {
+		if n := p.Scripts(func() { p.refuses("beyond its own limit") }); n != 0 {
 			s.Errorf("%d calls of the server for it", n)
 		}
 		for _, l := range a[1:] {
 			p.Leave(l)
 		}
-		var err error
-		if other.Semaphore, err = semaphore.New(other.Keeper, "x", 1, nil); err != nil {
-			s.Fatal(err)
-		}
+		other.Semaphore = must.Get(semaphore.New(other.Keeper, "x", 1, nil))(s)
 		granted, _ := other.waits(context.Background(), 1)
 		if len(granted) != 0 {
 			s.Fatal("granted beside one of one")
 		}
 		p.Leave(a[0])
 		other.Leave(<-granted)
-	})
-}
-
-func TestRetainedPermitsAndBreak(t *testing.T) {
-	retains(t, 2, func(s *embedded.Server, p, other *retainer) {
-		p.fill(2)
-		l := p.hold(1)
-		if _, err := admin.Break(s.Context(), other.Keeper, semaphore.Kind, "x", &admin.BreakOptions{Token: l.Token()}); err != nil {
-			s.Fatal(err)
-		}
-		synctest.Wait()
-		if !errors.Is(l.Err(), lockkeeper.ErrLost) || !errors.Is(l.Release(s.Context()), lockkeeper.ErrLost) {
-			s.Errorf("broken: %v", l.Err())
-		}
-		p.Leave(p.hold(1))
-		p.Leave(p.hold(2))
-	})
-}
-
-// No more than the limit are inside, whatever the sizes, with callers of both processes that give up.
-func TestRetainedPermitsAtOnce(t *testing.T) {
-	retains(t, 5, func(s *embedded.Server, p, other *retainer) {
-		p.fill(5)
-		var held, most, done atomic.Int64
-		var all sync.WaitGroup
-		for i := range 24 {
-			q := p
-			if i%6 == 5 {
-				q = other
-			}
-			all.Go(func() {
-				for j := range 60 {
-					n := 1 + (i+j)%3
-					ctx, cancel := context.WithTimeout(context.Background(), time.Duration(1+(i*j)%40)*time.Millisecond)
-					l, err := q.AcquireN(ctx, n)
-					cancel()
-					if err != nil {
-						continue
-					}
-					done.Add(1)
-					now := held.Add(int64(n))
-					for was := most.Load(); now > was && !most.CompareAndSwap(was, now); was = most.Load() {
-					}
-					time.Sleep(time.Duration(j%7) * time.Millisecond)
-					held.Add(-int64(n))
-					q.Leave(l)
-				}
-			})
-		}
-		all.Wait()
-		if most.Load() > 5 || most.Load() < 4 || done.Load() < 100 {
-			s.Errorf("%d permits at once, %d acquisitions", most.Load(), done.Load())
-		}
-		p.Leave(p.hold(5))
-		other.Leave(other.hold(5))
 	})
 }
 

@@ -197,6 +197,7 @@ func Test(t *testing.T, lock New) {
 		"lost_recall_is_learned_by_renewal":                lostRecall,
 		"close_ends_retained_lease":                        closeEnds,
 		"extended_lease_serves_one_caller":                 extendedServesOne,
+		"break_ends_retained_lease":                        breakEnds,
 		"hooks":                                            hooks,
 		"refused":                                          refused,
 	} {
@@ -414,6 +415,34 @@ func extendedServesOne(s *embedded.Server, p, other *Process) {
 	p.Leave(l)
 	h := other.holders()
 	check.That(s, len(h) == 0 || h[0].Token != inside.Token(), "the lease that was extended is retained: %+v", h)
+}
+
+// breakEnds checks that a break ends a retained lease, whether somebody is inside or not, and that nothing is granted inside after it.
+func breakEnds(s *embedded.Server, p, other *Process) {
+	for _, idle := range []bool{false, true} {
+		inside := p.Retained()
+		if idle {
+			p.Leave(inside)
+		}
+		b, err := admin.Break(ctx, other.Keeper, p.lock.Kind, "x", &admin.BreakOptions{Token: inside.Token(), Reason: "it is stuck"})
+		p.Must(err)
+		l, err := other.lock.TryAlone(ctx)
+		other.Must(err)
+		synctest.Wait()
+		if len(b.Holders) != 1 || p.LocalNow() {
+			s.Errorf("idle %t: %+v was broken; granted inside after that: %t", idle, b, p.LocalNow())
+		}
+		if !idle {
+			for _, err := range []error{inside.Err(), inside.Release(ctx)} {
+				var broken *lockkeeper.BrokenError
+				if !errors.Is(err, lockkeeper.ErrLost) || !errors.As(err, &broken) || broken.Reason != "it is stuck" {
+					s.Errorf("broken: %v", err)
+				}
+			}
+		}
+		other.Leave(l)
+		time.Sleep(time.Minute)
+	}
 }
 
 // hooks checks what the hooks are told, and whether each event is about a grant inside.
