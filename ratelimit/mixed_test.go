@@ -21,46 +21,27 @@ import (
 // TestLeaseKeepsItsFenceBesideCallersWithoutLeases changes the limits to those of a Limiter while a lease is held, whose permit
 // returns by the clock meanwhile.
 func TestLeaseKeepsItsFenceBesideCallersWithoutLeases(t *testing.T) {
-	embedded.Run(t, func(s *embedded.Server) {
-		must := func(err error) {
-			must.OK(t, err)
-		}
-		ctx := context.Background()
-		rdb := redis.NewClient(s.Network().Options(time.Second))
-		k, err := lockkeeper.New(rdb, nil)
-		must(err)
-		with, err := ratelimit.NewConcurrent(k, "api", 2, time.Second, 2, nil)
-		must(err)
-		without, err := ratelimit.New(k, "api", 6, time.Second, nil)
-		must(err)
-		lease, err := with.TryAcquire(ctx)
-		must(err)
+	synctest.Test(t, func(t *testing.T) {
+		k := lockkeepertest.New(t).Keeper(t, nil)
+		with := must.Get(ratelimit.NewConcurrent(k, "api", 2, time.Second, 2, nil))(t)
+		without := must.Get(ratelimit.New(k, "api", 6, time.Second, nil))(t)
+		lease := must.Get(with.TryAcquire(t.Context()))(t)
 		for range 3 {
-			if r, err := without.Allow(ctx); err != nil || !r.Allowed {
+			if r, err := without.Allow(t.Context()); err != nil || !r.Allowed {
 				t.Fatal(r, err)
 			}
 			time.Sleep(1100 * time.Millisecond)
 		}
-		another, err := with.TryAcquire(ctx) // Holders lists leases again
-		must(err)
-		holders, err := with.Holders(ctx)
-		must(err)
-		found := false
-		for _, h := range holders {
-			if h.Token == lease.Token() {
-				found = true
-				if h.Fence != lease.Fence() {
-					t.Errorf("its fence is %d, was %d", h.Fence, lease.Fence())
-				}
-			}
+		another := must.Get(with.TryAcquire(t.Context()))(t) // Holders lists leases again
+		fences := map[string]uint64{}
+		for _, h := range must.Get(with.Holders(t.Context()))(t) {
+			fences[h.Token] = h.Fence
 		}
-		if !found {
-			t.Errorf("the lease is not among %v", holders)
+		if fences[lease.Token()] != lease.Fence() {
+			t.Errorf("the lease's fence is %d, was %d", fences[lease.Token()], lease.Fence())
 		}
-		must(another.Release(ctx))
-		must(lease.Release(ctx))
-		must(k.Close())
-		must(rdb.Close())
+		must.OK(t, another.Release(t.Context()))
+		must.OK(t, lease.Release(t.Context()))
 	})
 }
 

@@ -159,8 +159,7 @@ func TestRetainForgetsAnswersUnderWay(t *testing.T) {
 // taken returns how many permits are taken of the window.
 func taken(t *testing.T, l *counted) (n int) {
 	t.Helper()
-	holders := must.Get(l.Holders(t.Context()))(t)
-	for _, h := range holders {
+	for _, h := range must.Get(l.Holders(t.Context()))(t) {
 		n += h.Permits
 	}
 	return n
@@ -173,9 +172,7 @@ func TestRetainSetLimit(t *testing.T) {
 		if n := l[0].allows(t, 50) + l[1].allows(t, 50); n != 10 {
 			t.Errorf("%d of 10 were granted", n)
 		}
-		var r ratelimit.Result
-		var err error
-		if r, err = l[1].Allow(t.Context()); err != nil || r.Limit != 10 {
+		if r, err := l[1].Allow(t.Context()); err != nil || r.Limit != 10 {
 			t.Errorf("%+v, %v", r, err)
 		}
 		if _, err := l[1].AllowN(t.Context(), 11); !errors.Is(err, ratelimit.ErrAboveLimit) {
@@ -241,7 +238,8 @@ func TestRetainWaits(t *testing.T) {
 	})
 }
 
-// TestRetainRefusalSaysWhen: a refusal that is made inside says as well when the call could be allowed, which the server has said.
+// TestRetainRefusalSaysWhen: a refusal that is made inside says as well when the call could be allowed, which the server has said. A call
+// that waits then is one call to observers.
 func TestRetainRefusalSaysWhen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, l := ahead(t, 2, 1)
@@ -257,14 +255,6 @@ func TestRetainRefusalSaysWhen(t *testing.T) {
 		if l[0].inside.Load() == 0 {
 			t.Error("nothing was refused inside")
 		}
-	})
-}
-
-// TestRetainReportsWaitsOnce: a call that waits, though permits were refused inside, is one call to observers.
-func TestRetainReportsWaitsOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		_, l := ahead(t, 2, 1)
-		l[0].grants(t, "at first", 5, 2)
 		before := l[0].told()
 		must.Report(t, l[0].Wait(t.Context()))
 		if told := l[0].told() - before; told != 1 {
@@ -312,28 +302,14 @@ func TestRetainLimitsThatDiffer(t *testing.T) {
 	})
 }
 
-// TestRetainBreak: a block is permits that return by the clock, so Break returns none, and its process goes on.
-func TestRetainBreak(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		_, l := ahead(t, 100, 1)
-		l[0].allows(t, 50)
-		before := taken(t, l[0])
-		must.Get(admin.Break(t.Context(), l[0].keeper, ratelimit.Kind, "api", &admin.BreakOptions{All: true}))(t)
-		if n := taken(t, l[0]); n != before || n < 50 {
-			t.Errorf("%d are taken after a break, %d before", n, before)
-		}
-		l[0].grants(t, "after a break", 100, 50)
-	})
-}
-
-// TestRetainShowsBlocks: what a process has taken ahead is shown as taken by it.
+// TestRetainShowsBlocks: what a process has taken ahead is shown as taken by it. It is permits that return by the clock, so Break returns
+// none, and the process goes on.
 func TestRetainShowsBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, l := ahead(t, 1000, 1)
 		l[0].allows(t, 200)
-		holders := must.Get(l[0].Holders(t.Context()))(t)
 		most, all := 0, 0
-		for _, h := range holders {
+		for _, h := range must.Get(l[0].Holders(t.Context()))(t) {
 			most, all = max(most, h.Permits), all+h.Permits
 			if h.ExpiresIn <= 0 || h.ExpiresIn > time.Second+settling+time.Millisecond {
 				t.Errorf("%+v", h)
@@ -342,10 +318,10 @@ func TestRetainShowsBlocks(t *testing.T) {
 		if most < 50 || all < 200 {
 			t.Errorf("%d permits in all, %d at once", all, most)
 		}
-		s, err := l[0].Available(t.Context())
-		if err != nil || s != 1000-all {
-			t.Errorf("%d are available, %v", s, err)
-		}
+		requireAvailable(t, l[0].Limiter, 1000-all)
+		must.Get(admin.Break(t.Context(), l[0].keeper, ratelimit.Kind, "api", &admin.BreakOptions{All: true}))(t)
+		requireAvailable(t, l[0].Limiter, 1000-all)
+		l[0].grants(t, "after a break", 1000, 800)
 	})
 }
 
@@ -376,10 +352,15 @@ func TestRetainOutage(t *testing.T) {
 	})
 }
 
-func TestRetainClose(t *testing.T) {
+func TestRetainEndedContextAndClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, l := ahead(t, 1000, 1)
 		l[0].allows(t, 100)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if r, err := l[0].Allow(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("%+v, %v", r, err)
+		}
 		must.OK(t, l[0].keeper.Close())
 		if r, err := l[0].Allow(t.Context()); !errors.Is(err, lockkeeper.ErrClosed) {
 			t.Errorf("%+v, %v", r, err)
@@ -404,18 +385,6 @@ func TestRetainSharesByName(t *testing.T) {
 		}
 		if n := l[0].roundTrip.Load() - before; n > 2 {
 			t.Errorf("%d round trips by other limiters of the name", n)
-		}
-	})
-}
-
-func TestRetainEndedContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		_, l := ahead(t, 1000, 1)
-		l[0].allows(t, 100)
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		if r, err := l[0].Allow(ctx); !errors.Is(err, context.Canceled) {
-			t.Errorf("%+v, %v", r, err)
 		}
 	})
 }
