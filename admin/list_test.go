@@ -40,14 +40,8 @@ func newLooker(t *testing.T, rdb redis.UniversalClient, opts *lockkeeper.Options
 		o = *opts
 	}
 	o.Logger = slog.New(slog.DiscardHandler)
-	k, err := lockkeeper.New(rdb, &o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = k.Close()
-		_ = rdb.Close()
-	})
+	k := must(lockkeeper.New(rdb, &o))
+	t.Cleanup(func() { _, _ = k.Close(), rdb.Close() })
 	return &looker{t, k, rdb}
 }
 
@@ -77,22 +71,30 @@ func (l *looker) found(opts *admin.ListOptions) string {
 	return b.String()
 }
 
+// waiting is a call that waits in the background.
+type waiting struct {
+	lease *lockkeeper.Lease
+	err   error
+	done  chan struct{}
+}
+
 // wait makes a request wait in the background, and returns when the server has queued it.
-func (l *looker) wait(kind lockkeeper.Kind, name string, lock func(context.Context) (*lockkeeper.Lease, error)) {
+func (l *looker) wait(kind lockkeeper.Kind, name string, lock func(context.Context) (*lockkeeper.Lease, error)) *waiting {
 	l.Helper()
-	before := len(must(admin.Inspect(background, l.Keeper, kind, name)).Waiters)
-	ctx, cancel := context.WithCancel(background)
-	done := make(chan struct{})
+	before := len(l.waiters(kind, name))
+	w := &waiting{done: make(chan struct{})}
+	ctx, cancel := context.WithTimeout(background, time.Minute)
 	go func() {
-		defer close(done)
-		if lease, err := lock(ctx); err == nil {
-			_ = lease.Release(background)
-		}
+		defer close(w.done)
+		w.lease, w.err = lock(ctx)
 	}()
-	l.Cleanup(func() { cancel(); <-done })
-	l.eventually(func() bool {
-		return len(must(admin.Inspect(background, l.Keeper, kind, name)).Waiters) > before
-	})
+	l.Cleanup(func() { cancel(); <-w.done })
+	l.eventually(func() bool { return len(l.waiters(kind, name)) > before })
+	return w
+}
+
+func (l *looker) waiters(kind lockkeeper.Kind, name string) []lockkeeper.Waiter {
+	return must(admin.Inspect(background, l.Keeper, kind, name)).Waiters
 }
 
 func (l *looker) eventually(is func() bool) {
