@@ -1,16 +1,11 @@
 package once_test
 
 import (
-	"bufio"
 	"context"
 	"errors"
-	"fmt"
-	"io"
 	"log/slog"
-	"os"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -21,7 +16,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
-	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/lockkeeper/lockkeeper/once"
 	"github.com/redis/go-redis/v9"
@@ -32,14 +26,9 @@ const key = "{lock:x}:once:holders"
 
 var ctx = context.Background()
 
-// TestMain runs the job in a child process.
 func TestMain(m *testing.M) {
-	if addr := os.Getenv("LOCKKEEPER_ONCE"); addr != "" {
-		child(addr)
-		return
-	}
 	quiet.Redis()
-	goleak.VerifyTestMain(m, redistest.IgnoreStarter())
+	goleak.VerifyTestMain(m)
 }
 
 // process is a keeper with connections of its own.
@@ -51,8 +40,7 @@ type process struct {
 
 func (p *process) job(period time.Duration, opts *once.Options) *once.Once {
 	p.Helper()
-	o := must.Get(once.New(p.keeper, "x", period, opts))(p)
-	return o
+	return must.Get(once.New(p.keeper, "x", period, opts))(p)
 }
 
 // runJob calls Do with a job that takes a moment and returns ends, and checks the result.
@@ -73,21 +61,25 @@ func (p *process) runJob(o *once.Once, took time.Duration, ends error, want once
 	return r
 }
 
+// newProcess starts a process with hooks.
+func newProcess(s *embedded.Server, hooks lockkeeper.Hooks) *process {
+	network := s.Network()
+	rdb := redis.NewClient(network.Options(time.Second))
+	k := must.Get(lockkeeper.New(rdb, &lockkeeper.Options{Hooks: hooks, Logger: slog.New(slog.DiscardHandler)}))(s)
+	s.Cleanup(func() {
+		network.Restore()
+		_, _ = k.Close(), rdb.Close()
+	})
+	return &process{s.T, network, k}
+}
+
 // inBubble runs a test with n processes on one embedded server, in virtual time.
 func inBubble(t *testing.T, n int, test func(server *miniredis.Miniredis, p []*process)) {
 	t.Helper()
 	embedded.Run(t, func(s *embedded.Server) {
 		var all []*process
 		for range n {
-			network := s.Network()
-			rdb := redis.NewClient(network.Options(time.Second))
-			k := must.Get(lockkeeper.New(rdb, &lockkeeper.Options{Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}))(s)
-			s.Cleanup(func() {
-				network.Restore()
-				_ = k.Close()
-				_ = rdb.Close()
-			})
-			all = append(all, &process{s.T, network, k})
+			all = append(all, newProcess(s, lockkeeper.Hooks{}))
 		}
 		test(s.Mini, all)
 	})
@@ -195,23 +187,14 @@ func TestCallDuringRunReportsRunning(t *testing.T) {
 
 // TestKeyWithoutExpiry checks that a time that is not known is not one in the past.
 func TestKeyWithoutExpiry(t *testing.T) {
-	inBubble(t, 1, func(mini *miniredis.Miniredis, p []*process) {
-		rdb := redis.NewClient(p[0].net.Options(time.Second))
-		defer func() { _ = rdb.Close() }()
-		k, err := lockkeeper.New(rdb, &lockkeeper.Options{Hooks: lockkeeper.Hooks{Succeeded: func(e lockkeeper.Event) {
+	embedded.Run(t, func(s *embedded.Server) {
+		o := newProcess(s, lockkeeper.Hooks{Succeeded: func(e lockkeeper.Event) {
 			if e.Duration != 0 {
 				t.Errorf("a run since %v", e.Duration)
 			}
-		}}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = k.Close() }()
-		o := (&process{t, p[0].net, k}).job(time.Hour, nil)
+		}}).job(time.Hour, nil)
 		for value, want := range map[string]once.Outcome{"done:x": once.Done, "x": once.Running} {
-			if err := mini.Set("{lock:x}:once:holders", value); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, s.Mini.Set(key, value))
 			for name, call := range map[string]func() (once.Result, error){
 				"Do":     func() (once.Result, error) { return o.Do(ctx, nil) },
 				"Status": func() (once.Result, error) { return o.Status(ctx) },
@@ -226,26 +209,17 @@ func TestKeyWithoutExpiry(t *testing.T) {
 
 // TestContextThatEndsWithRefusal checks the error of a call whose context ends when the server has refused it.
 func TestContextThatEndsWithRefusal(t *testing.T) {
-	inBubble(t, 1, func(_ *miniredis.Miniredis, p []*process) {
+	embedded.Run(t, func(s *embedded.Server) {
 		ending, cancel := context.WithCancel(ctx)
-		rdb := redis.NewClient(p[0].net.Options(time.Second))
-		defer func() { _ = rdb.Close() }()
-		k, err := lockkeeper.New(rdb, &lockkeeper.Options{Hooks: lockkeeper.Hooks{AcquireDone: func(lockkeeper.Event) { cancel() }}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = k.Close() }()
-		refused := (&process{t, p[0].net, k}).job(time.Hour, nil)
-		_, err = p[0].job(time.Hour, nil).Do(ctx, func(context.Context, uint64) error {
+		refused := newProcess(s, lockkeeper.Hooks{AcquireDone: func(lockkeeper.Event) { cancel() }}).job(time.Hour, nil)
+		_, err := newProcess(s, lockkeeper.Hooks{}).job(time.Hour, nil).Do(ctx, func(context.Context, uint64) error {
 			r, err := refused.Do(ending, func(context.Context, uint64) error { return nil })
 			if r.Outcome != once.None || !errors.Is(err, context.Canceled) || !errors.Is(err, lockkeeper.ErrNotAcquired) {
 				t.Errorf("Do: %v, %v", r, err)
 			}
 			return nil
 		})
-		if err != nil {
-			t.Error(err)
-		}
+		must.Report(t, err)
 	})
 }
 
@@ -350,16 +324,9 @@ func TestCancelledContextKeepsSuccess(t *testing.T) {
 	})
 }
 
-func TestCloseKeepsRecord(t *testing.T) {
-	inBubble(t, 2, func(_ *miniredis.Miniredis, p []*process) {
-		p[0].runJob(p[0].job(time.Hour, nil), 0, nil, once.Ran)
-		must.Report(t, p[0].keeper.Close())
-		p[1].runJob(p[1].job(time.Hour, nil), 0, nil, once.Done)
-	})
-}
-
-func TestCloseDuringRunAllowsNextRun(t *testing.T) {
-	inBubble(t, 2, func(_ *miniredis.Miniredis, p []*process) {
+// TestClose checks that a record outlasts its keeper, and that a run that is in progress when its keeper is closed is not recorded.
+func TestClose(t *testing.T) {
+	inBubble(t, 3, func(_ *miniredis.Miniredis, p []*process) {
 		r, err := p[0].job(time.Hour, nil).Do(ctx, func(ctx context.Context, _ uint64) error {
 			must.Report(t, p[0].keeper.Close())
 			<-ctx.Done()
@@ -369,6 +336,8 @@ func TestCloseDuringRunAllowsNextRun(t *testing.T) {
 			t.Errorf("%v, %v", r, err)
 		}
 		p[1].runJob(p[1].job(time.Hour, nil), 0, nil, once.Ran)
+		must.Report(t, p[1].keeper.Close())
+		p[2].runJob(p[2].job(time.Hour, nil), 0, nil, once.Done)
 	})
 }
 
@@ -471,91 +440,4 @@ func TestInvalidArgumentsRejected(t *testing.T) {
 			}
 		}
 	})
-}
-
-// child runs the job for each line on its standard input, which says how the job ends.
-func child(addr string) {
-	rdb := redis.NewClient(&redis.Options{Addr: addr})
-	k, err := lockkeeper.New(rdb, nil)
-	if err != nil {
-		panic(err)
-	}
-	period, err := time.ParseDuration(os.Getenv("LOCKKEEPER_PERIOD"))
-	if err != nil {
-		panic(err)
-	}
-	o, err := once.New(k, "x", period, &once.Options{TTL: 2 * time.Second})
-	if err != nil {
-		panic(err)
-	}
-	fmt.Println("ready")
-	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
-		r, err := o.Do(ctx, func(ctx context.Context, _ uint64) error {
-			fmt.Println("runs")
-			switch lines.Text() {
-			case "fail":
-				return errFailed
-			case "hang":
-				<-ctx.Done()
-				return context.Cause(ctx)
-			}
-			time.Sleep(100 * time.Millisecond)
-			return nil
-		})
-		fmt.Println("result", r.Outcome, err == nil, errors.Is(err, lockkeeper.ErrLost))
-	}
-	_ = k.Close()
-	_ = rdb.Close()
-}
-
-// TestThreeProcesses runs processes on a real server one after the other: a job that fails, one whose process is
-// killed, and one whose process is frozen.
-func TestThreeProcesses(t *testing.T) {
-	s := redistest.Start(t)
-	rdb := s.Client()
-	const period = 5 * time.Second
-	var all []*redistest.Child
-	for range 3 {
-		c := redistest.StartChild(t, "LOCKKEEPER_ONCE="+s.Addr, "LOCKKEEPER_PERIOD="+period.String())
-		c.WaitForLine("ready")
-		all = append(all, c)
-	}
-	ask := func(c *redistest.Child, how, want string) {
-		t.Helper()
-		c.WriteLine(how)
-		if got := c.WaitForLine("result"); got != "result "+want {
-			t.Errorf("%s: %q, want %q", how, got, want)
-		}
-	}
-	ends := func() { // waits for the end of the lease or the record
-		for rdb.Exists(ctx, key).Val() == 1 {
-			time.Sleep(5 * time.Millisecond)
-		}
-	}
-	ask(all[0], "fail", "ran false false")
-	ask(all[1], "succeed", "ran true false")
-	ask(all[0], "succeed", "done true false")
-	ask(all[2], "succeed", "done true false")
-	ends()
-
-	all[0].WriteLine("hang")
-	all[0].WaitForLine("runs")
-	ask(all[1], "succeed", "running true false")
-	all[0].Signal(syscall.SIGSTOP)
-	ends()
-	ask(all[1], "succeed", "ran true false")
-	all[0].Signal(syscall.SIGCONT)
-	if got := all[0].WaitForLine("result"); got != "result ran false true" {
-		t.Errorf("the process that was frozen: %q", got)
-	}
-	ask(all[0], "succeed", "done true false")
-	must.OK(t, rdb.Del(ctx, key).Err()) // as if the period were over
-
-	all[2].WriteLine("hang")
-	all[2].WaitForLine("runs")
-	all[2].Signal(syscall.SIGKILL)
-	ask(all[0], "succeed", "running true false")
-	ends()
-	ask(all[0], "succeed", "ran true false")
-	ask(all[1], "succeed", "done true false")
 }
