@@ -1,7 +1,6 @@
 package election_test
 
 import (
-	"fmt"
 	"os"
 	"testing"
 
@@ -16,15 +15,7 @@ func TestMain(m *testing.M) {
 		candidate(address)
 		return
 	}
-	before := goleak.IgnoreCurrent()
-	code := m.Run()
-	if code == 0 {
-		// go-redis checks once a second whether a pool that it dials for has been closed.
-		dialing := goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial")
-		if err := goleak.Find(before, redistest.IgnoreStarter(), dialing); err != nil {
-			fmt.Fprintln(os.Stderr, "goroutines left:", err)
-			code = 1
-		}
-	}
-	os.Exit(code)
+	// go-redis checks once a second whether a pool that it dials for has been closed.
+	dialing := goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial")
+	goleak.VerifyTestMain(m, redistest.IgnoreStarter(), dialing)
 }

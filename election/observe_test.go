@@ -68,65 +68,64 @@ func TestLeadingEndsAtTheDeadline(t *testing.T) {
 	})
 }
 
-// changes collects what Watch returns, as "owner", "nobody" or "unknown".
-func changes(ctx context.Context, e *election.Election) (next func() string, stop func()) {
-	pull, stop := iter.Pull2(e.Watch(ctx))
-	return func() string {
-		leader, err, ok := pull()
+// changes collects what Watch returns. It returns what checks the next change: "owner", "nobody", "unknown" or "end", and how long it takes
+// at most.
+func changes(t *testing.T, ctx context.Context, e *election.Election) (require func(want string, most time.Duration), stop func()) {
+	next, stop := iter.Pull2(e.Watch(ctx))
+	return func(want string, most time.Duration) {
+		t.Helper()
+		start := time.Now()
+		leader, err, ok := next()
+		got := leader.Owner
 		switch {
 		case !ok:
-			return "end"
+			got = "end"
 		case err != nil:
-			return "unknown"
+			got = "unknown"
 		case leader.Token == "":
-			return "nobody"
+			got = "nobody"
 		}
-		return leader.Owner
+		if got != want {
+			t.Fatalf("%s instead of %s", got, want)
+		}
+		if d := time.Since(start); d > most {
+			t.Errorf("%s after %v", want, d)
+		}
 	}, stop
 }
 
 func TestWatch(t *testing.T) {
 	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
-		require := func(next func() string, want string, most time.Duration) {
-			t.Helper()
-			start := time.Now()
-			if got := next(); got != want {
-				t.Fatalf("%s instead of %s", got, want)
-			}
-			if d := time.Since(start); d > most {
-				t.Errorf("%s after %v", want, d)
-			}
-		}
 		const interval = 2 * time.Second // the default of WatchInterval
 		ctx, cancel := context.WithCancel(t.Context())
-		next, stop := changes(ctx, newElection(t, newFair(t, labelled(t, s, "observer")), nil))
+		require, stop := changes(t, ctx, newElection(t, newFair(t, labelled(t, s, "observer")), nil))
 		defer stop()
-		require(next, "nobody", 0)
+		require("nobody", 0)
 
 		ts := newTerms()
 		one := newElection(t, newFair(t, labelled(t, s, "one")), nil)
 		result := run(t.Context(), one, ts.lead(t, 0, false))
 		term := <-ts.starts
-		require(next, "one", interval)
-		nextOfOne, stopOfOne := changes(ctx, one)
+		require("one", interval)
+		requireOfOne, stopOfOne := changes(t, ctx, one)
 		defer stopOfOne()
-		require(nextOfOne, "one", 0)
+		requireOfOne("one", 0)
 
 		term.end <- election.ErrResign // the same process, but a new term
 		term = <-ts.starts
-		require(next, "one", interval)
+		require("one", interval)
 
 		s.Unreachable()
-		require(next, "unknown", time.Minute)
+		require("unknown", time.Minute)
 		time.Sleep(time.Minute)
 		if one.Leading() {
 			t.Error("leading after a minute without a server")
 		}
 		s.Restore()
 		term = <-ts.starts
-		require(next, "one", interval)
+		require("one", interval)
 		cancel()
-		require(next, "end", 0)
+		require("end", 0)
 		term.end <- nil
 		<-result
 	})
@@ -138,44 +137,30 @@ func TestWatchSeesOwnChangesAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
 		k := labelled(t, s, "one")
 		one := newElection(t, newFair(t, k), &election.Options{WatchInterval: time.Hour, Logger: slog.New(slog.DiscardHandler)})
-		next, stop := changes(t.Context(), one)
+		require, stop := changes(t, t.Context(), one)
 		defer stop()
-		start := time.Now()
-		require := func(want string) {
-			t.Helper()
-			if got := next(); got != want {
-				t.Fatalf("%s instead of %s", got, want)
-			}
-			if d := time.Since(start); d > time.Minute {
-				t.Errorf("%s after %v", want, d)
-			}
-		}
-		require("nobody")
+		require("nobody", 0)
 		ts := newTerms()
 		result := run(t.Context(), one, ts.lead(t, 0, true))
 		first := <-ts.starts
-		require("one")
+		require("one", 0)
 		two := run(t.Context(), newElection(t, newFair(t, labelled(t, s, "two")), nil), ts.lead(t, 1, false))
 		s.RequireWaiting(t, "boss", 1)
 		_ = lockkeeper.LeaseFromContext(first.ctx).Release(t.Context()) // lead goes on
 		second := <-ts.starts
-		require("two")
+		require("two", 0)
 		first.end <- nil // one campaigns again
 		s.RequireWaiting(t, "boss", 1)
 		second.end <- nil
 		must.Report(t, <-two)
 		third := <-ts.starts
-		require("one")
+		require("one", 0)
 		third.end <- nil
 		must.Report(t, <-result)
-		require("nobody")
+		require("nobody", 0)
 		_ = k.Close()
-		if got := next(); got != "unknown" {
-			t.Errorf("%s after Close", got)
-		}
-		if got := next(); got != "end" {
-			t.Errorf("%s after the end", got)
-		}
+		require("unknown", time.Hour)
+		require("end", 0)
 	})
 }
 

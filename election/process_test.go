@@ -3,6 +3,7 @@ package election_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -30,16 +31,10 @@ const (
 // "stepped down" at its end. A line on its standard input is work, which it does only if it leads: it prints "did" or "refused".
 func candidate(address string) {
 	rdb := redis.NewClient(&redis.Options{Addr: address})
-	k, err := lockkeeper.New(rdb, &lockkeeper.Options{HeartbeatInterval: 200 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		panic(err)
-	}
-	m, err := mutex.New(k, "boss", &mutex.Options{TTL: processTTL})
-	if err != nil {
-		panic(err)
-	}
-	e, err := election.New(m, &election.Options{Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
+	k, err1 := lockkeeper.New(rdb, &lockkeeper.Options{HeartbeatInterval: 200 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)})
+	m, err2 := mutex.New(k, "boss", &mutex.Options{TTL: processTTL})
+	e, err3 := election.New(m, &election.Options{Logger: slog.New(slog.DiscardHandler)})
+	if err := errors.Join(err1, err2, err3); err != nil {
 		panic(err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
@@ -53,16 +48,13 @@ func candidate(address string) {
 			}
 		}
 	}()
-	err = e.Run(ctx, func(ctx context.Context, fence uint64) error {
+	err := e.Run(ctx, func(ctx context.Context, fence uint64) error {
 		fmt.Println("leads", fence)
 		<-ctx.Done()
 		fmt.Println("stepped down")
 		return nil
 	})
-	if err != nil {
-		panic(err)
-	}
-	if err := k.Close(); err != nil {
+	if err := errors.Join(err, k.Close()); err != nil {
 		panic(err)
 	}
 	fmt.Println("closed")
@@ -71,8 +63,7 @@ func candidate(address string) {
 // leads waits until a process leads, and returns its fence.
 func leads(t *testing.T, c *redistest.Child) uint64 {
 	t.Helper()
-	fence := must.Get(strconv.ParseUint(strings.TrimPrefix(c.WaitForLine("leads "), "leads "), 10, 64))(t)
-	return fence
+	return must.Get(strconv.ParseUint(strings.TrimPrefix(c.WaitForLine("leads "), "leads "), 10, 64))(t)
 }
 
 // asks asks a process to work, and waits until it did or refused.
@@ -84,39 +75,22 @@ func asks(t *testing.T, c *redistest.Child, work, answer string) {
 	}
 }
 
-// startCandidates starts a server and two processes, of which the first leads and the second waits.
-func startCandidates(t *testing.T) (s *redistest.Server, one, two *redistest.Child, fence uint64) {
-	t.Helper()
+// TestFrozenLeaderDoesNothingAfterwards checks that a leader that was frozen for longer than its lease refuses work that waited
+// for it meanwhile, even before its timers have fired, and becomes a candidate again, who replaces a leader that is killed.
+func TestFrozenLeaderDoesNothingAfterwards(t *testing.T) {
 	redistest.RequireBinary(t)
-	s = redistest.Start(t)
-	one = redistest.StartChild(t, candidateAddr+"="+s.Addr)
-	fence = leads(t, one)
-	two = redistest.StartChild(t, candidateAddr+"="+s.Addr)
-	for rdb := s.Client(); rdb.ZCount(t.Context(), "{lock:boss}:mutex:queue", "-inf", protocol.BehindWaiters).Val() != 1; {
-		time.Sleep(5 * time.Millisecond)
+	s := redistest.Start(t)
+	one := redistest.StartChild(t, candidateAddr+"="+s.Addr)
+	fence := leads(t, one)
+	two := redistest.StartChild(t, candidateAddr+"="+s.Addr)
+	waits := func() { // until one of them does
+		for rdb := s.Client(); rdb.ZCount(t.Context(), "{lock:boss}:mutex:queue", "-inf", protocol.BehindWaiters).Val() != 1; {
+			time.Sleep(5 * time.Millisecond)
+		}
 	}
-	return s, one, two, fence
-}
-
-func TestKilledLeaderIsReplaced(t *testing.T) {
-	t.Parallel()
-	_, one, two, fence := startCandidates(t)
+	waits()
 	asks(t, one, "a", "did")
 	asks(t, two, "b", "refused")
-	one.Signal(syscall.SIGKILL)
-	if next := leads(t, two); next <= fence {
-		t.Errorf("fence %d after %d", next, fence)
-	}
-	asks(t, two, "c", "did")
-	two.Stop()
-	two.WaitForLine("closed")
-}
-
-// TestFrozenLeaderDoesNothingAfterwards checks that a leader that was frozen for longer than its lease refuses work that waited
-// for it meanwhile, even before its timers have fired, and becomes a candidate again.
-func TestFrozenLeaderDoesNothingAfterwards(t *testing.T) {
-	t.Parallel()
-	_, one, two, fence := startCandidates(t)
 	one.Signal(syscall.SIGSTOP)
 	next := leads(t, two)
 	if next <= fence {
@@ -131,13 +105,13 @@ func TestFrozenLeaderDoesNothingAfterwards(t *testing.T) {
 		}
 		seen[line] = true
 	}
-	asks(t, two, "b", "did")
-	two.Stop()
-	two.WaitForLine("closed")
+	asks(t, two, "c", "did")
+	waits()
+	two.Signal(syscall.SIGKILL)
 	if last := leads(t, one); last <= next {
 		t.Errorf("fence %d after %d", last, next)
 	}
-	asks(t, one, "a", "did")
+	asks(t, one, "d", "did")
 	one.Stop()
 	one.WaitForLine("closed")
 }
