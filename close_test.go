@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,114 +15,94 @@ import (
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/lockkeeper/lockkeeper/redlock"
 	"github.com/lockkeeper/lockkeeper/rwlock"
-	"github.com/redis/go-redis/v9"
 )
 
-// outage is a keeper whose server stops to answer, while the client waits for longer than Close does.
-type outage struct {
-	*lockkeeper.Keeper
-	*bubble
-	net *faultnet.Net
+// rwlock returns the read-write lock x.
+func (p *process) rwlock(options *rwlock.Options) *rwlock.Lock {
+	p.b.Helper()
+	return must.Get(rwlock.New(p.Keeper, "x", options))(p.b)
 }
 
-func (o *outage) rwlock(options *rwlock.Options) *rwlock.Lock {
-	o.Helper()
-	return must.Get(rwlock.New(o.Keeper, "x", options))(o)
-}
-
-// fail lets calls wait for a server that does not answer.
-func (o *outage) fail() {
+// unanswered lets calls wait for a server that does not answer.
+func (p *process) unanswered() {
 	synctest.Wait()
-	o.net.Blackhole()
+	p.net.Blackhole()
 }
 
 // TestCloseEndsWaits checks that calls which wait for a server that does not answer end with the keeper, whatever they wait for, also
 // if their contexts never end.
 func TestCloseEndsWaits(t *testing.T) {
-	cases := map[string]struct {
+	type call = func(ctx context.Context) error // that is made while the server does not answer
+	for name, c := range map[string]struct {
 		within  time.Duration // of the call of Close
 		options lockkeeper.Options
-		begin   func(o *outage) (call func(ctx context.Context) error) // call is made while the server does not answer
+		begin   func(b *bubble, p *process) call
 	}{
-		"a write lease after a retained read lease": {begin: func(o *outage) func(ctx context.Context) error {
-			l := o.rwlock(&rwlock.Options{Retain: true})
+		"a write lease after a retained read lease": {begin: func(b *bubble, p *process) call {
+			l := p.rwlock(&rwlock.Options{Retain: true})
 			for range 3 { // the first one subscribes, the second one retains
-				h := must.Get(l.RLock(background))(o)
-				o.must(h.Release(background))
+				b.must(must.Get(l.RLock(background))(b).Release(background))
 				synctest.Wait()
 			}
-			o.fail()
+			p.unanswered()
 			return func(ctx context.Context) error { _, err := l.TryLock(ctx); return err }
 		}},
-		"an upgrade whose first request is being withdrawn": {begin: func(o *outage) func(ctx context.Context) error {
-			l := o.rwlock(nil)
-			h := must.Get(l.RLock(background))(o)
-			o.fail()
+		"an upgrade whose first request is being withdrawn": {begin: func(b *bubble, p *process) call {
+			l := p.rwlock(nil)
+			h := must.Get(l.RLock(background))(b)
+			p.unanswered()
 			short, cancel := context.WithTimeout(background, 10*time.Millisecond)
 			defer cancel()
 			_, _ = l.Upgrade(short, h) // its outcome is unknown
 			return func(ctx context.Context) error { _, err := l.Upgrade(ctx, h); return err }
 		}},
-		"the subscription of a waiter": {options: lockkeeper.Options{HeartbeatInterval: time.Minute}, begin: func(o *outage) func(ctx context.Context) error {
-			must.Get(o.process().mutex("x").TryLock(background))(o)
-			m := must.Get(mutex.New(o.Keeper, "x", nil))(o)
-			y := must.Get(mutex.New(o.Keeper, "y", nil))(o)
-			must.Get(y.TryLock(background))(o) // Close has something to wait for
+		"the subscription of a waiter": {options: lockkeeper.Options{HeartbeatInterval: time.Minute}, begin: func(b *bubble, p *process) call {
+			b.process().hold("x")
+			p.hold("y") // Close has something to wait for
 			synctest.Wait()
-			o.net.CutSubscriptions()
-			o.net.Break("\r\nsubscribe\r\n", 1_000_000, faultnet.SwallowReply)
-			o.net.Break("lock:y", 1_000_000, faultnet.SwallowReply)
-			return func(ctx context.Context) error { _, err := m.Lock(ctx); return err }
+			p.net.CutSubscriptions()
+			p.net.Break("\r\nsubscribe\r\n", 1_000_000, faultnet.SwallowReply)
+			p.net.Break("lock:y", 1_000_000, faultnet.SwallowReply)
+			return func(ctx context.Context) error { _, err := p.mutex("x").Lock(ctx); return err }
 		}},
-		"the state of a lock": {begin: func(o *outage) func(ctx context.Context) error {
-			must.Get(o.process().mutex("x").TryLock(background))(o)
-			o.net.Break("\r\nget\r\n", 1_000_000, faultnet.SwallowReply) // of the owner's label
-			return func(ctx context.Context) error {
-				_, err := admin.Inspect(ctx, o.Keeper, mutex.Kind, "x")
-				return err
-			}
+		"the state of a lock": {begin: func(b *bubble, p *process) call {
+			b.process().hold("x")
+			p.net.Break("\r\nget\r\n", 1_000_000, faultnet.SwallowReply) // of the owner's label
+			return func(ctx context.Context) error { _, err := admin.Inspect(ctx, p.Keeper, mutex.Kind, "x"); return err }
 		}},
-		"the acknowledgement of replicas": {options: lockkeeper.Options{ReplicaAck: lockkeeper.ReplicaAck{Replicas: 1, Timeout: time.Second}}, begin: func(o *outage) func(ctx context.Context) error {
-			m := must.Get(mutex.New(o.Keeper, "x", nil))(o)
-			o.net.Break("\r\nwait\r\n", 1_000_000, faultnet.SwallowReply)
-			return func(ctx context.Context) error { _, err := m.TryLock(ctx); return err }
-		}},
-		"an adoption by a majority": {begin: func(o *outage) func(ctx context.Context) error {
-			held := must.Get(o.process().mutex("x").TryLock(background))(o)
-			l := must.Get(redlock.New([]*lockkeeper.Keeper{o.Keeper}, "x", nil))(o)
-			o.fail()
+		"the acknowledgement of replicas": {
+			options: lockkeeper.Options{ReplicaAck: lockkeeper.ReplicaAck{Replicas: 1, Timeout: time.Second}},
+			begin: func(_ *bubble, p *process) call {
+				p.net.Break("\r\nwait\r\n", 1_000_000, faultnet.SwallowReply)
+				return func(ctx context.Context) error { _, err := p.mutex("x").TryLock(ctx); return err }
+			},
+		},
+		"an adoption by a majority": {begin: func(b *bubble, p *process) call {
+			held := b.process().hold("x")
+			l := must.Get(redlock.New([]*lockkeeper.Keeper{p.Keeper}, "x", nil))(b)
+			p.unanswered()
 			return func(ctx context.Context) error { _, err := l.Adopt(ctx, held.Token()); return err }
 		}},
-		"a release": {within: 3 * time.Second, begin: func(o *outage) func(ctx context.Context) error {
-			m := must.Get(mutex.New(o.Keeper, "x", nil))(o)
-			h := must.Get(m.TryLock(background))(o)
-			o.fail()
+		"a release": {within: 3 * time.Second, begin: func(b *bubble, p *process) call {
+			h := must.Get(p.rwlock(nil).TryLock(background))(b)
+			p.unanswered()
 			return h.Release
 		}},
-		"a release at a majority": {within: 3 * time.Second, begin: func(o *outage) func(ctx context.Context) error {
-			l := must.Get(redlock.New([]*lockkeeper.Keeper{o.Keeper}, "x", nil))(o)
-			h := must.Get(l.TryLock(background))(o)
-			o.fail()
+		"a release at a majority": {within: 3 * time.Second, begin: func(b *bubble, p *process) call {
+			l := must.Get(redlock.New([]*lockkeeper.Keeper{p.Keeper}, "x", nil))(b)
+			h := must.Get(l.TryLock(background))(b)
+			p.unanswered()
 			return h.Release
 		}},
-	}
-	for name, c := range cases {
+	} {
 		for _, inline := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, inline %v", name, inline), func(t *testing.T) {
 				inBubble(t, func(b *bubble) {
-					net := b.Network()
-					rdb := redis.NewClient(net.Options(time.Minute))
-					c.options.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
-					k := must.Get(lockkeeper.New(rdb, &c.options))(b)
-					o := &outage{k, b, net}
-					if m := must.Get(mutex.New(k, "x", nil))(b); inline {
-						for range 20 {
-							_, _, err := m.Holder(background)
-							b.must(err)
-							synctest.Wait()
-						}
+					p := b.processWith(time.Minute, c.options)
+					if inline {
+						p.call(20)
 					}
-					call := c.begin(o)
+					call := c.begin(b, p)
 					ctx, cancel := context.WithCancel(background)
 					defer cancel()
 					ended := make(chan error, 1)
@@ -137,7 +115,7 @@ func TestCloseEndsWaits(t *testing.T) {
 					default:
 					}
 					began := time.Now()
-					go k.Close()
+					go p.Close()
 					var err error
 					select {
 					case err = <-ended:
@@ -147,8 +125,6 @@ func TestCloseEndsWaits(t *testing.T) {
 					if d := time.Since(began); d > c.within || err == nil {
 						t.Errorf("it ended after %v: %v", d, err)
 					}
-					_ = k.Close()
-					_ = rdb.Close()
 				})
 			})
 		}
@@ -159,8 +135,7 @@ func TestCloseEndsWaits(t *testing.T) {
 func TestCloseDuringUpgrade(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		p, q := b.process(), b.process()
-		other := must.Get(must.Get(rwlock.New(q.Keeper, "x", nil))(b).RLock(background))(b)
-		l := must.Get(rwlock.New(p.Keeper, "x", nil))(b)
+		other, l := must.Get(q.rwlock(nil).RLock(background))(b), p.rwlock(nil)
 		read := must.Get(l.RLock(background))(b)
 		ended := make(chan error)
 		go func() {
@@ -197,8 +172,7 @@ func (c *endsWithGrant) Err() error {
 func TestCloseReleasesLeaseThatNobodyGets(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		p, q := b.process(), b.process()
-		held := must.Get(must.Get(mutex.New(q.Keeper, "x", nil))(b).Lock(background))(b)
-		l := must.Get(mutex.New(p.Keeper, "x", nil))(b)
+		held, l := q.hold("x"), p.mutex("x")
 		ctx, cancel := context.WithCancel(background)
 		c := &endsWithGrant{ctx, nil}
 		ended := make(chan error)

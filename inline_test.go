@@ -11,11 +11,12 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
 
-// call makes calls. After ten of them, the next one is sent in its caller's goroutine.
+// call makes calls. After twenty of them, the next one is sent in its caller's goroutine.
 func (p *process) call(times int) {
 	p.b.Helper()
 	for range times {
-		p.b.must(p.hold("before").Release(background))
+		_, _, err := p.mutex("x").Holder(background)
+		p.b.must(err)
 		synctest.Wait()
 	}
 }
@@ -52,7 +53,7 @@ func TestInlineCallsEndLikeOthers(t *testing.T) {
 						p := b.process()
 						p.call(1) // connects
 						if inline {
-							p.call(10)
+							p.call(20)
 						}
 						f := call(p)
 						synctest.Wait()

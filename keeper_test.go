@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -87,18 +86,6 @@ func TestNewRejectsUnsupportedClients(t *testing.T) {
 	}
 }
 
-func TestKeeperIDsAreUnique(t *testing.T) {
-	rdb := noServer(t)
-	seen := map[string]bool{}
-	for range 100 {
-		k := must.Get(lockkeeper.New(rdb, nil))(t)
-		if len(k.ID()) != 22 || seen[k.ID()] {
-			t.Errorf("id %q", k.ID())
-		}
-		seen[k.ID()] = true
-	}
-}
-
 // bubble is an embedded server in virtual time.
 type bubble struct{ *embedded.Server }
 
@@ -130,11 +117,11 @@ type event struct {
 
 func (b *bubble) process() *process {
 	b.Helper()
-	return b.processWith(time.Second)
+	return b.processWith(time.Second, lockkeeper.Options{})
 }
 
-// processWith starts a process whose client waits readTimeout for a reply, or without a limit if it is -1.
-func (b *bubble) processWith(readTimeout time.Duration) *process {
+// processWith starts a process with these options, whose client waits readTimeout for a reply, or without a limit if it is -1.
+func (b *bubble) processWith(readTimeout time.Duration, o lockkeeper.Options) *process {
 	b.Helper()
 	n := b.Network()
 	p := &process{b: b, net: n}
@@ -144,21 +131,23 @@ func (b *bubble) processWith(readTimeout time.Duration) *process {
 			if e.Context == nil || (e.Request == 0) != (name == "WakeupLost") {
 				b.Errorf("%s: the context is %v, the request %d", name, e.Context, e.Request)
 			}
-			e.Context, e.Request = nil, 0 // a case of every primitive compares them
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			p.events = append(p.events, event{name, e})
 		}
 	}
-	p.Keeper = must.Get(lockkeeper.New(p.rdb, &lockkeeper.Options{
-		HeartbeatInterval: heartbeatInterval,
-		Logger:            slog.New(slog.NewTextHandler(io.Discard, nil)),
-		Hooks: lockkeeper.Hooks{
-			AcquireStart: hook("AcquireStart"), AcquireDone: hook("AcquireDone"), Queued: hook("Queued"),
-			WakeupReceived: hook("WakeupReceived"), WakeupLost: hook("WakeupLost"), Renewed: hook("Renewed"),
-			Lost: hook("Lost"), Released: hook("Released"),
-		},
-	}))(b)
+	o.Hooks = lockkeeper.Hooks{
+		AcquireStart: hook("AcquireStart"), AcquireDone: hook("AcquireDone"), Queued: hook("Queued"),
+		WakeupReceived: hook("WakeupReceived"), WakeupLost: hook("WakeupLost"), Renewed: hook("Renewed"),
+		Lost: hook("Lost"), Released: hook("Released"),
+	}
+	if o.HeartbeatInterval == 0 {
+		o.HeartbeatInterval = heartbeatInterval
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	p.Keeper = must.Get(lockkeeper.New(p.rdb, &o))(b)
 	b.Cleanup(func() {
 		n.Restore()
 		_ = p.Close()
@@ -199,151 +188,77 @@ func (p *process) lockAsync(name string) <-chan *lockkeeper.Lease {
 	return got
 }
 
-// hooks waits until nothing runs, and returns the calls since the last call of hooks.
-func (p *process) hooks() []event {
+// told checks the calls of hooks since it was last called, which are about a lease of the mutex x: each is the hook, the position, the
+// duration, and the error.
+func (p *process) told(lease *lockkeeper.Lease, want ...string) {
+	p.b.Helper()
 	synctest.Wait()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	list := p.events
+	var got []string
+	for _, e := range p.events {
+		text := e.hook
+		if e.Position > 0 {
+			text += fmt.Sprint(" behind ", e.Position)
+		}
+		if e.Duration >= ttl/4 {
+			e.Duration = e.Duration.Round(time.Second) // renewals are not exactly at a third of the ttl
+		}
+		if e.Duration > 0 {
+			text += fmt.Sprint(" after ", e.Duration)
+		}
+		for _, err := range []error{lockkeeper.ErrNotAcquired, lockkeeper.ErrLost} {
+			if errors.Is(e.Err, err) {
+				text += ", " + err.Error()
+			}
+		}
+		starts, queued := e.hook == "AcquireStart", e.hook == "Queued"
+		if e.Kind != "mutex" || e.Name != "x" || !starts && e.Token != lease.Token() || !starts && !queued && e.Fence != lease.Fence() {
+			text += fmt.Sprintf(" of %+v", e.Event)
+		}
+		got = append(got, text)
+	}
 	p.events = nil
-	return list
-}
-
-// checkHooks compares the calls since the last check with want. Errors are compared by errors.Is.
-func (p *process) checkHooks(want ...event) {
-	p.b.Helper()
-	got := p.hooks()
-	text := func(list []event) string {
-		var s []string
-		for _, e := range list {
-			s = append(s, fmt.Sprintf("%s %+v", e.hook, e.Event))
-		}
-		return strings.Join(s, "\n")
-	}
-	same := slices.EqualFunc(got, want, func(g, w event) bool {
-		err := (w.Err == nil) == (g.Err == nil) && errors.Is(g.Err, w.Err)
-		g.Err, w.Err = nil, nil
-		return err && g == w
-	})
-	if !same {
-		p.b.Errorf("hooks called:\n%s\nwant\n%s", text(got), text(want))
+	if !slices.Equal(got, want) {
+		p.b.Errorf("hooks called:\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
 
-func leaseEvent(lease *lockkeeper.Lease, hook string, took time.Duration, err error) event {
-	return event{hook, lockkeeper.Event{
-		Kind: "mutex", Name: lease.Name(), Token: lease.Token(), Fence: lease.Fence(), Duration: took, Err: err,
-	}}
-}
-
-func TestAcquireHooks(t *testing.T) {
-	inBubble(t, func(b *bubble) {
-		p, q := b.process(), b.process()
-		began := event{"AcquireStart", lockkeeper.Event{Kind: "mutex", Name: "x"}}
-		lease := p.hold("x")
-		p.checkHooks(began, leaseEvent(lease, "AcquireDone", 0, nil))
-
-		_, err := q.mutex("x").TryLock(background)
-		q.checkHooks(began, event{"AcquireDone", lockkeeper.Event{Kind: "mutex", Name: "x", Err: lockkeeper.ErrNotAcquired}})
-		if !errors.Is(err, lockkeeper.ErrNotAcquired) {
-			b.Error(err)
-		}
-		b.must(lease.Release(background))
-		p.checkHooks(leaseEvent(lease, "Released", 0, nil))
-	})
-}
-
-func TestWaitHooks(t *testing.T) {
+// TestHooks checks what hooks are told of a holder, of one who is refused and then waits, of one who waits behind that, and of a loss.
+func TestHooks(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		p, q, r := b.process(), b.process(), b.process()
 		lease := p.hold("x")
+		p.told(lease, "AcquireStart", "AcquireDone")
+		_, err := q.mutex("x").TryLock(background)
+		q.told(nil, "AcquireStart", "AcquireDone, not acquired")
+		if !errors.Is(err, lockkeeper.ErrNotAcquired) {
+			b.Error(err)
+		}
 		second := q.lockAsync("x")
 		time.Sleep(heartbeatInterval / 4)
 		third := r.lockAsync("x")
-		at := func(i int) func(*process, *lockkeeper.Lease, time.Duration) {
-			return func(p *process, l *lockkeeper.Lease, took time.Duration) {
-				p.b.Helper()
-				waiting := leaseEvent(l, "Queued", 0, nil)
-				waiting.Fence, waiting.Position = 0, i
-				p.checkHooks(event{"AcquireStart", lockkeeper.Event{Kind: "mutex", Name: "x"}},
-					waiting, leaseEvent(l, "WakeupReceived", 0, nil), leaseEvent(l, "AcquireDone", took, nil))
-			}
-		}
 		time.Sleep(heartbeatInterval / 4)
 		b.must(lease.Release(background))
-		l2 := <-second
-		at(0)(q, l2, heartbeatInterval/2)
+		p.told(lease, "Released after 100ms")
+		lease = <-second
+		q.told(lease, "AcquireStart", "Queued", "WakeupReceived", "AcquireDone after 100ms")
 		time.Sleep(heartbeatInterval / 4)
-		b.must(l2.Release(background))
-		l3 := <-third
-		at(1)(r, l3, heartbeatInterval/2)
-		b.must(l3.Release(background))
-	})
-}
+		b.must(lease.Release(background))
+		lease = <-third
+		r.told(lease, "AcquireStart", "Queued behind 1", "WakeupReceived", "AcquireDone after 100ms")
+		b.must(lease.Release(background))
 
-func TestLeaseHooks(t *testing.T) {
-	inBubble(t, func(b *bubble) {
-		p := b.process()
-		kept, lost := p.hold("kept"), p.hold("lost")
-		p.hooks()
+		lease = p.hold("x")
+		p.told(lease, "AcquireStart", "AcquireDone")
 		time.Sleep(ttl / 3)
-		calls := p.hooks()
-		for _, lease := range []*lockkeeper.Lease{kept, lost} {
-			i := slices.IndexFunc(calls, func(e event) bool { return e.Token == lease.Token() })
-			if len(calls) != 2 || i < 0 {
-				b.Fatalf("calls %v", calls)
-			}
-			if e := calls[i]; e != leaseEvent(lease, "Renewed", e.Duration, nil) || e.Duration < ttl/4 || e.Duration > ttl/3 {
-				b.Errorf("%+v", e)
-			}
-		}
-		start := time.Now()
-		b.Mini.Del("lock:lost")
-		<-lost.Done()
+		p.told(lease, "Renewed after 1s")
+		b.Mini.Del("lock:x")
+		<-lease.Done()
 		time.Sleep(2 * ttl)
-		b.must(kept.Release(background))
-		losses := slices.DeleteFunc(p.hooks(), func(e event) bool { return e.hook == "Renewed" && e.Token == kept.Token() })
-		if len(losses) != 2 {
-			b.Fatalf("calls %v", losses)
-		}
-		e := losses[0]
-		if e.Token != lost.Token() || e.hook != "Lost" || !errors.Is(e.Err, lockkeeper.ErrLost) || e.Fence != lost.Fence() ||
-			e.Duration < ttl/3 || e.Duration > time.Since(start) {
-			b.Errorf("%+v", e)
-		}
-		if e := losses[1]; e != leaseEvent(kept, "Released", e.Duration, nil) || e.Duration < 2*ttl {
-			b.Errorf("%+v", e)
-		}
-	})
-}
-
-// TestHooksOfGrantAsContextEnds checks that a lease is not reported as released that no caller got.
-func TestHooksOfGrantAsContextEnds(t *testing.T) {
-	inBubble(t, func(b *bubble) {
-		lease := b.process().hold("x")
-		ctx, cancel := context.WithCancel(background)
-		var released atomic.Int64
-		rdb := redis.NewClient(b.Network().Options(time.Second))
-		k := must.Get(lockkeeper.New(rdb, &lockkeeper.Options{Hooks: lockkeeper.Hooks{
-			WakeupReceived: func(lockkeeper.Event) { cancel() },
-			Released:       func(lockkeeper.Event) { released.Add(1) },
-		}}))(b)
-		m := must.Get(mutex.New(k, "x", &mutex.Options{TTL: ttl}))(b)
-		result := make(chan error)
-		go func() {
-			_, err := m.Lock(ctx)
-			result <- err
-		}()
-		synctest.Wait()
-		b.must(lease.Release(background))
-		if err := <-result; !errors.Is(err, lockkeeper.ErrNotAcquired) || !errors.Is(err, context.Canceled) {
-			b.Error(err)
-		}
-		b.must(k.Close())
-		b.must(rdb.Close())
-		if n := released.Load(); n != 0 {
-			b.Errorf("Released was called %d times", n)
-		}
+		p.told(lease, "Lost after 2s, lease lost")
+		b.must(p.Close())
+		p.told(lease)
 	})
 }
 
@@ -355,15 +270,11 @@ func TestUnsetHooksAreSkipped(t *testing.T) {
 			inBubble(t, func(b *bubble) {
 				var hooks lockkeeper.Hooks
 				reflect.ValueOf(&hooks).Elem().Field(i).Set(reflect.ValueOf(func(lockkeeper.Event) {}))
-				rdb := redis.NewClient(b.Network().Options(time.Second))
-				k := must.Get(lockkeeper.New(rdb, &lockkeeper.Options{Hooks: hooks}))(b)
-				m := must.Get(mutex.New(k, "x", &mutex.Options{TTL: ttl}))(b)
+				m := must.Get(mutex.New(b.with(&lockkeeper.Options{Hooks: hooks}), "x", &mutex.Options{TTL: ttl}))(b)
 				b.must(m.Do(background, func(context.Context, uint64) error {
 					time.Sleep(ttl)
 					return nil
 				}))
-				b.must(k.Close())
-				b.must(rdb.Close())
 			})
 		})
 	}
@@ -375,8 +286,8 @@ func TestCloseIsBounded(t *testing.T) {
 	for _, timeout := range []time.Duration{-1, time.Second, 30 * time.Second} {
 		t.Run(fmt.Sprint("ReadTimeout ", timeout), func(t *testing.T) {
 			inBubble(t, func(b *bubble) {
-				p := b.processWith(timeout)
-				p.call(10) // the next one is sent inline
+				p := b.processWith(timeout, lockkeeper.Options{})
+				p.call(20) // the next one is sent inline
 				lease := p.hold("held")
 				other := b.process().hold("contended")
 				results := make(chan error, 10)

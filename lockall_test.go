@@ -117,19 +117,21 @@ func TestLockAllIsLostWithOne(t *testing.T) {
 	}
 }
 
-// TestLockAllReleasesWhatItHasAcquired checks that nothing is held after an error, whatever the reason.
+// TestLockAllReleasesWhatItHasAcquired checks that nothing is held after an error, whatever the reason: LockAll holds a, and waits for b.
 func TestLockAllReleasesWhatItHasAcquired(t *testing.T) {
-	for name, c := range map[string]struct {
-		fault func(t *testing.T, s *lockkeepertest.Server, k *lockkeeper.Keeper, cancel func())
+	type calls struct {
+		cancel   func()
+		ofA, ofB *lockkeeper.Keeper
+	}
+	for name, x := range map[string]struct {
+		fault func(t *testing.T, s *lockkeepertest.Server, c calls)
 		want  error
 	}{
-		"canceled": {func(_ *testing.T, _ *lockkeepertest.Server, _ *lockkeeper.Keeper, cancel func()) { cancel() }, context.Canceled},
-		"lost": {
-			func(t *testing.T, s *lockkeepertest.Server, _ *lockkeeper.Keeper, _ func()) { s.LoseLease(t, "a") },
-			lockkeeper.ErrLost,
-		},
-		"closed": {func(_ *testing.T, _ *lockkeepertest.Server, k *lockkeeper.Keeper, _ func()) { _ = k.Close() }, lockkeeper.ErrClosed},
-		"outage": {func(_ *testing.T, s *lockkeepertest.Server, _ *lockkeeper.Keeper, _ func()) {
+		"canceled":       {func(_ *testing.T, _ *lockkeepertest.Server, c calls) { c.cancel() }, context.Canceled},
+		"lost":           {func(t *testing.T, s *lockkeepertest.Server, _ calls) { s.LoseLease(t, "a") }, lockkeeper.ErrLost},
+		"closed":         {func(_ *testing.T, _ *lockkeepertest.Server, c calls) { _ = c.ofB.Close() }, lockkeeper.ErrClosed},
+		"closed_of_held": {func(_ *testing.T, _ *lockkeepertest.Server, c calls) { _ = c.ofA.Close() }, lockkeeper.ErrClosed},
+		"outage": {func(_ *testing.T, s *lockkeepertest.Server, _ calls) {
 			s.Unreachable()
 			time.Sleep(5 * lockkeeper.DefaultTTL)
 			s.Restore()
@@ -137,20 +139,20 @@ func TestLockAllReleasesWhatItHasAcquired(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			onServer(t, func(t *testing.T, s *lockkeepertest.Server) {
-				other := kindsOf(t, s.Keeper(t, nil), "b")
-				held := must.Get(other.fair.Lock(t.Context()))(t)
-				k := s.Keeper(t, nil)
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
+				held := must.Get(kindsOf(t, s.Keeper(t, nil), "b").fair.Lock(t.Context()))(t)
+				c := calls{ofA: s.Keeper(t, nil), ofB: s.Keeper(t, nil)}
+				var ctx context.Context
+				ctx, c.cancel = context.WithCancel(t.Context())
+				defer c.cancel()
 				result := make(chan error, 1)
 				go func() {
-					_, err := lockkeeper.LockAll(ctx, kindsOf(t, k, "b").fair, kindsOf(t, k, "a").fair)
+					_, err := lockkeeper.LockAll(ctx, kindsOf(t, c.ofB, "b").fair, kindsOf(t, c.ofA, "a").fair)
 					result <- err
 				}()
 				s.RequireHeld(t, "a")
 				s.RequireWaiting(t, "b", 1)
-				c.fault(t, s, k, cancel)
-				if err := <-result; !errors.Is(err, c.want) {
+				x.fault(t, s, c)
+				if err := <-result; !errors.Is(err, x.want) {
 					t.Errorf("LockAll: %v", err)
 				}
 				s.RequireFree(t, "a")
@@ -306,24 +308,4 @@ func TestLockAllNeverDeadlocks(t *testing.T) {
 			t.Fatalf("repeat with -args -lockall-seed=%d", seed)
 		}
 	}
-}
-
-// TestLockAllOfClosedKeeper: while LockAll waits for b, the keeper of a, which it holds, is closed.
-func TestLockAllOfClosedKeeper(t *testing.T) {
-	onServer(t, func(t *testing.T, s *lockkeepertest.Server) {
-		held := must.Get(kindsOf(t, s.Keeper(t, nil), "b").fair.Lock(t.Context()))(t)
-		defer held.Release(t.Context())
-		k, l := s.Keeper(t, nil), s.Keeper(t, nil)
-		result := make(chan error, 1)
-		go func() {
-			_, err := lockkeeper.LockAll(t.Context(), kindsOf(t, k, "a").fair, kindsOf(t, l, "b").fair)
-			result <- err
-		}()
-		s.RequireHeld(t, "a")
-		s.RequireWaiting(t, "b", 1)
-		_ = k.Close()
-		if err := <-result; !errors.Is(err, lockkeeper.ErrClosed) {
-			t.Errorf("LockAll: %v", err)
-		}
-	})
 }

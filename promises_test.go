@@ -1,9 +1,7 @@
 package lockkeeper_test
 
 import (
-	"context"
 	"log/slog"
-	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -21,12 +19,9 @@ import (
 // with starts a keeper with these options, on a client of its own.
 func (b *bubble) with(o *lockkeeper.Options) *lockkeeper.Keeper {
 	b.Helper()
-	rdb := redis.NewClient(&redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) { return b.Mini.Dial() }})
+	rdb := redis.NewClient(b.Network().Options(time.Second))
 	k := must.Get(lockkeeper.New(rdb, o))(b)
-	b.Cleanup(func() {
-		_ = k.Close()
-		_ = rdb.Close()
-	})
+	b.Cleanup(func() { _, _ = k.Close(), rdb.Close() })
 	return k
 }
 
@@ -101,38 +96,35 @@ func TestPrefixOfKeysAndChannels(t *testing.T) {
 // TestLoggerWarnings: of what needs somebody's attention, once, and of nothing else.
 func TestLoggerWarnings(t *testing.T) {
 	for what, x := range map[string]struct {
-		happens func(b *bubble, p *process)
-		says    string // "" for nothing
+		before, waiting func(b *bubble, p *process) // before anything, and as it first waits
+		says            string                      // "" for nothing
 	}{
-		"all is well":           {func(*bubble, *process) {}, ""},
-		"no right to subscribe": {func(b *bubble, _ *process) { b.denySubscriptions() }, "no right to subscribe"},
-		"a silent subscription": {func(_ *bubble, p *process) { p.net.BlackholeSubscriptions() }, "never came"},
+		"all is well":           {},
+		"no right to subscribe": {before: func(b *bubble, _ *process) { b.denySubscriptions() }, says: "no right to subscribe"},
+		"a silent subscription": {waiting: func(_ *bubble, p *process) { p.net.BlackholeSubscriptions() }, says: "never came"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			inBubble(t, func(b *bubble) {
 				var log quiet.Buffer
-				p := b.process()
+				p := b.processWith(time.Second, lockkeeper.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 				b.must(p.rdb.Ping(background).Err()) // so that there is a server to set a hook on
-				b.must(p.Close())
-				p.Keeper = must.Get(lockkeeper.New(p.rdb, &lockkeeper.Options{
-					HeartbeatInterval: heartbeatInterval, Logger: slog.New(slog.NewTextHandler(&log, nil)),
-				}))(b)
-				if what != "a silent subscription" {
-					x.happens(b, p)
+				if x.before != nil {
+					x.before(b, p)
 				}
 				holder := b.with(&lockkeeper.Options{HeartbeatInterval: heartbeatInterval})
-				for i := range 2 {
-					b.handoff(holder, p.Keeper, func() {
-						if what == "a silent subscription" && i == 0 {
-							x.happens(b, p)
-						}
-					})
-				}
+				b.handoff(holder, p.Keeper, func() {
+					if x.waiting != nil {
+						x.waiting(b, p)
+					}
+				})
+				b.handoff(holder, p.Keeper, func() {})
 				time.Sleep(10 * time.Second)
 				b.must(p.Close())
-				lines := strings.Count(log.String(), "\n")
-				if x.says == "" && lines != 0 || x.says != "" && (lines != 1 || !strings.Contains(log.String(), x.says) || !strings.Contains(log.String(), "channel=lock:wake:")) {
-					b.Errorf("it logged %q", log.String())
+				text := log.String()
+				lines := strings.Count(text, "\n")
+				if x.says == "" && lines != 0 ||
+					x.says != "" && (lines != 1 || !strings.Contains(text, x.says) || !strings.Contains(text, "channel=lock:wake:")) {
+					b.Errorf("it logged %q", text)
 				}
 			})
 		})

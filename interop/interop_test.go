@@ -14,4 +14,3 @@
 // A round of count reads the number, appends the library to the list COUNTER:order, and writes the number plus one; so
 // a round of another process in between is lost.
 package interop
-

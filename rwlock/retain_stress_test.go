@@ -64,7 +64,9 @@ func TestRetainStress(t *testing.T) {
 	server := redistest.Start(t)
 	var local, written, converted atomic.Int64
 	newProcess := func(retain bool) *stressed {
-		n := faultnet.New(func(ctx context.Context, network, _ string) (net.Conn, error) { return faultnet.TCP(ctx, network, server.Addr) })
+		n := faultnet.New(func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return faultnet.TCP(ctx, network, server.Addr)
+		})
 		rdb := redis.NewClient(n.Options(5 * time.Second))
 		k := must.Get(lockkeeper.New(rdb, &lockkeeper.Options{
 			HeartbeatInterval: 200 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
