@@ -12,7 +12,6 @@ import (
 	"weak"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/lockkeeper/lockkeeper/redlock"
@@ -153,21 +152,5 @@ func TestClosedKeeperIsCollected(t *testing.T) {
 		if runtime.GC(); time.Now().After(end) {
 			t.Fatal("it is still reachable")
 		}
-	}
-}
-
-// BenchmarkWatchForLeak measures what it costs to notice leaks.
-func BenchmarkWatchForLeak(b *testing.B) {
-	rdb, disconnect := connect()
-	defer disconnect()
-	k := must.Get(lockkeeper.New(rdb, nil))(b)
-	defer k.Close()
-	m := must.Get(mutex.New(k, "x", nil))(b)
-	lease := must.Get(m.Lock(context.Background()))(b)
-	must.OK(b, lease.Release(context.Background()))
-	h := access.HandleOf(lease)
-	b.ReportAllocs()
-	for b.Loop() {
-		access.WrapLease(h)
 	}
 }

@@ -50,52 +50,22 @@ func (l freeLock) Lock(ctx context.Context) (*lockkeeper.Lease, error) {
 
 func (l freeLock) TryLock(ctx context.Context) (*lockkeeper.Lease, error) { return l.Lock(ctx) }
 
-// lockAll acquires n locks together and releases them. It returns how long that took and how much memory it has allocated, for each.
-func lockAll(t testing.TB, n int) (each time.Duration, bytes int64) {
-	t.Helper()
-	lockers := make([]lockkeeper.Locker, n)
-	for i := range lockers {
-		lockers[i] = freeLock(fmt.Sprint("x", i))
-	}
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	took := growth.Took(func() {
-		all, err := lockkeeper.LockAll(context.Background(), lockers...)
-		if err == nil {
-			err = all.Release(context.Background())
-		}
-		must.OK(t, err)
-	})
-	runtime.ReadMemStats(&after)
-	return took / time.Duration(n), int64(after.TotalAlloc-before.TotalAlloc) / int64(n)
-}
-
 // TestLockAllCostsTheSameForEachLock checks that a lock among many needs no more memory than one among few.
 func TestLockAllCostsTheSameForEachLock(t *testing.T) {
-	bytes := func(n int) func() int64 {
+	bytes := func(n int) func() int64 { // for each of n locks that are acquired together
 		return func() int64 {
-			_, each := lockAll(t, n)
-			return each
+			lockers := make([]lockkeeper.Locker, n)
+			for i := range lockers {
+				lockers[i] = freeLock(fmt.Sprint("x", i))
+			}
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			must.OK(t, must.Get(lockkeeper.LockAll(t.Context(), lockers...))(t).Release(t.Context()))
+			runtime.ReadMemStats(&after)
+			return int64(after.TotalAlloc-before.TotalAlloc) / int64(n)
 		}
 	}
 	growth.AtMost(t, 3, bytes(40), bytes(800))
-}
-
-// BenchmarkLockAll measures what LockAll itself needs for locks that are acquired together.
-func BenchmarkLockAll(b *testing.B) {
-	for _, n := range []int{800, 8000} {
-		b.Run(fmt.Sprint("n=", n), func(b *testing.B) {
-			var took time.Duration
-			var bytes int64
-			for b.Loop() {
-				each, size := lockAll(b, n)
-				took += each
-				bytes += size
-			}
-			b.ReportMetric(float64(took.Nanoseconds())/float64(b.N), "ns/lock")
-			b.ReportMetric(float64(bytes)/float64(b.N), "B/lock")
-		})
-	}
 }
 
 // TestLeasesKeepNothingOfCalls checks that loops around Done, and around Context with a parent that never ends, need no memory that
