@@ -1,21 +1,23 @@
 package redlock_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
-	"net"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
+	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/redlock"
-	"github.com/redis/go-redis/v9"
 )
+
+// denied is the identity of a server that refuses to report one.
+const denied = -1
 
 // identities makes the servers report run_ids, given as small numbers; 0: the server does not report one.
 func (w *world) identities(of ...int64) {
@@ -29,34 +31,29 @@ func sameServerRejected(t *testing.T, l *redlock.Lock, want string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	for what, get := range map[string]func() (*lockkeeper.Lease, error){
-		"Lock":    func() (*lockkeeper.Lease, error) { return l.Lock(ctx) },
-		"TryLock": func() (*lockkeeper.Lease, error) { return l.TryLock(ctx) },
-		"Adopt":   func() (*lockkeeper.Lease, error) { return l.Adopt(ctx, "token") },
-		"Do": func() (*lockkeeper.Lease, error) {
-			return nil, l.Do(ctx, func(context.Context, uint64) error { return nil })
-		},
-	} {
-		lease, err := get()
-		if lease != nil || !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), want) {
+	_, byLock := l.Lock(ctx)
+	_, byTry := l.TryLock(ctx)
+	_, byAdopt := l.Adopt(ctx, "token")
+	byDo := l.Do(ctx, func(context.Context, uint64) error { return nil })
+	for what, err := range map[string]error{"Lock": byLock, "TryLock": byTry, "Adopt": byAdopt, "Do": byDo} {
+		if !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", what, err, want)
 		}
 	}
 }
 
-// TestServersWithoutIDAccepted: servers that do not report a run_id are not compared, which is logged once per keeper.
+// TestServersWithoutIDAccepted: servers that do not report a run_id, or deny INFO, are not compared, which is logged once per keeper.
 func TestServersWithoutIDAccepted(t *testing.T) {
 	onServers(t, 3, func(w *world) {
-		w.identities(0, 0, 7)
-		var log bytes.Buffer
-		logger := slog.New(slog.NewTextHandler(&log, nil)) // one handler, whose mutex guards the buffer
-		p := w.process(func(o *lockkeeper.Options) { o.Logger = logger })
+		w.identities(0, denied, 7)
+		var log quiet.Buffer
+		p := w.process(func(o *lockkeeper.Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 		for range 3 {
 			w.connect(p.lock())
 			time.Sleep(2 * time.Minute)
 		}
 		if n := strings.Count(log.String(), "does not report its run_id"); n != 2 {
-			w.Errorf("logged %d times for two servers:\n%s", n, &log)
+			w.Errorf("logged %d times for two servers:\n%s", n, log.String())
 		}
 	})
 }
@@ -110,46 +107,12 @@ func TestServerChangeDetected(t *testing.T) {
 func TestRealServersSameServerRejected(t *testing.T) {
 	t.Parallel()
 	s, other := redistest.Start(t), redistest.Start(t)
-	_, port, err := net.SplitHostPort(s.Addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	locks := func(addrs ...string) *redlock.Lock {
-		t.Helper()
-		l, end, err := dial(addrs, redlock.Options{TTL: long})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(end)
-		return l
-	}
-	sameServerRejected(t, locks(s.Addr, "localhost:"+port, s.Addr), "keepers 1 and 2 of 3 use the same server")
-	sameServerRejected(t, locks(s.Addr, other.Addr, "localhost:"+port), "keepers 1 and 3 of 3 use the same server")
+	byName := fmt.Sprint("localhost:", s.Port)
+	locks := func(addrs ...string) *redlock.Lock { return newLock(t, addrs, redlock.Options{TTL: long}) }
+	sameServerRejected(t, locks(s.Addr, byName, s.Addr), "keepers 1 and 2 of 3 use the same server")
+	sameServerRejected(t, locks(s.Addr, other.Addr, byName), "keepers 1 and 3 of 3 use the same server")
 	if n := s.Client().DBSize(t.Context()).Val(); n != 0 {
 		t.Errorf("%d keys are left", n)
 	}
 	round(t, locks(s.Addr, other.Addr, "127.0.0.1:1"))
-}
-
-// TestRealServersWithoutInfoPermission: the lock works, and what cannot be detected is logged.
-func TestRealServersWithoutInfoPermission(t *testing.T) {
-	t.Parallel()
-	s := redistest.Start(t)
-	must.OK(t, s.Client().Do(t.Context(), "acl", "setuser", "plain", "on", ">secret", "~*", "&*", "+@all", "-info").Err())
-	var log bytes.Buffer
-	logger := slog.New(slog.NewTextHandler(&log, nil)) // one handler, whose mutex guards the buffer
-	var ks []*lockkeeper.Keeper
-	for i := range 3 {
-		rdb := redis.NewClient(&redis.Options{Addr: s.Addr, Username: "plain", Password: "secret", DB: i})
-		t.Cleanup(func() { _ = rdb.Close() })
-		k := must.Get(lockkeeper.New(rdb, &lockkeeper.Options{Logger: logger}))(t)
-		t.Cleanup(func() { _ = k.Close() })
-		ks = append(ks, k)
-	}
-	l := must.Get(redlock.New(ks, "x", nil))(t)
-	round(t, l)
-	round(t, l)
-	if n := strings.Count(log.String(), "does not report its run_id"); n != 3 {
-		t.Errorf("logged %d times for three keepers:\n%s", n, &log)
-	}
 }

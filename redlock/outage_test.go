@@ -3,7 +3,6 @@ package redlock_test
 import (
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"sync"
 	"testing"
@@ -21,82 +20,66 @@ import (
 // TestLocalCallersFailTogether cuts off the server while 12 callers of a process want one name, in whose queue they wait for each other.
 // They must not each add a MaxElapsed of their own to the wait of the next. When the server is back, everything starts anew.
 func TestLocalCallersFailTogether(t *testing.T) {
-	const maxElapsed, readTimeout, ttl = time.Second, 500 * time.Millisecond, 30 * time.Second
+	const maxElapsed, readTimeout = time.Second, 500 * time.Millisecond
 	type locker interface {
 		Lock(ctx context.Context) (*lockkeeper.Lease, error)
 	}
 	for name, of := range map[string]func(k *lockkeeper.Keeper) (locker, error){
 		"mutex":          func(k *lockkeeper.Keeper) (locker, error) { return mutex.New(k, "x", nil) },
 		"retained_mutex": func(k *lockkeeper.Keeper) (locker, error) { return mutex.New(k, "x", &mutex.Options{Retain: true}) },
-		"redlock": func(k *lockkeeper.Keeper) (locker, error) {
-			return redlock.New([]*lockkeeper.Keeper{k}, "x", nil)
-		},
+		"redlock":        func(k *lockkeeper.Keeper) (locker, error) { return redlock.New([]*lockkeeper.Keeper{k}, "x", nil) },
 	} {
-		for fault, breakIt := range map[string]func(n *faultnet.Net){"down": (*faultnet.Net).Down, "frozen": (*faultnet.Net).Blackhole} {
-			for _, held := range []bool{false, true} {
-				title := name + "_" + fault
-				if held {
-					title += "_held" // the first caller waits at the server by then
+		test := func(t *embedded.Server, breakIt func(n *faultnet.Net), held bool) {
+			process := func() (locker, *faultnet.Net) {
+				n := t.Network()
+				rdb := redis.NewClient(n.Options(readTimeout))
+				k := must.Get(lockkeeper.New(rdb, &lockkeeper.Options{
+					Retry: lockkeeper.RetryPolicy{MaxElapsed: maxElapsed}, HeartbeatInterval: 200 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
+				}))(t)
+				t.Cleanup(func() { _, _ = k.Close(), rdb.Close() })
+				return must.Get(of(k))(t), n
+			}
+			lockOnce := func(l locker) { must.OK(t, must.Get(l.Lock(t.Context()))(t).Release(t.Context())) }
+			l, n := process()
+			lockOnce(l)
+			var other *lockkeeper.Lease
+			if held {
+				o, _ := process()
+				other = must.Get(o.Lock(t.Context()))(t)
+			} else {
+				breakIt(n)
+			}
+			start := time.Now()
+			var callers sync.WaitGroup
+			var failed [12]time.Time
+			for i := range failed {
+				callers.Go(func() {
+					lease, err := l.Lock(context.Background())
+					if lease != nil || !errors.Is(err, lockkeeper.ErrUnavailable) {
+						t.Errorf("%v, %v", lease, err)
+					}
+					failed[i] = time.Now()
+				})
+			}
+			if held {
+				time.Sleep(5 * time.Second) // which does not count
+				breakIt(n)
+				start = time.Now()
+			}
+			callers.Wait()
+			for _, at := range failed {
+				if d := at.Sub(start); d < maxElapsed || d > maxElapsed+3*readTimeout {
+					t.Errorf("a caller failed after %v", d)
 				}
-				t.Run(title, func(t *testing.T) {
-					embedded.Run(t, func(t *embedded.Server) {
-						keeper := func(n *faultnet.Net) *lockkeeper.Keeper {
-							rdb := redis.NewClient(n.Options(readTimeout))
-							k := must.Get(lockkeeper.New(rdb, &lockkeeper.Options{
-								Retry: lockkeeper.RetryPolicy{MaxElapsed: maxElapsed}, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
-								HeartbeatInterval: 200 * time.Millisecond,
-							}))(t)
-							t.Cleanup(func() { _, _ = k.Close(), rdb.Close() })
-							return k
-						}
-						n := t.Network()
-						l := must.Get(of(keeper(n)))(t)
-						check := func(what string) {
-							lease, err := l.Lock(context.Background())
-							if err == nil {
-								err = lease.Release(context.Background())
-							}
-							if err != nil {
-								t.Errorf("%s: %v", what, err)
-							}
-						}
-						check("before the outage")
-						var other *lockkeeper.Lease
-						if held {
-							o := must.Get(of(keeper(t.Network())))(t)
-							other = must.Get(o.Lock(context.Background()))(t)
-						} else {
-							breakIt(n)
-						}
-						start := time.Now()
-						var callers sync.WaitGroup
-						var failed [12]time.Time
-						for i := range failed {
-							callers.Go(func() {
-								lease, err := l.Lock(context.Background())
-								if lease != nil || !errors.Is(err, lockkeeper.ErrUnavailable) {
-									t.Errorf("%v, %v", lease, err)
-								}
-								failed[i] = time.Now()
-							})
-						}
-						if held {
-							time.Sleep(5 * time.Second) // which does not count
-							breakIt(n)
-							start = time.Now()
-						}
-						callers.Wait()
-						for _, at := range failed {
-							if d := at.Sub(start); d < maxElapsed || d > maxElapsed+3*readTimeout {
-								t.Errorf("a caller failed after %v", d)
-							}
-						}
-						n.Restore()
-						if other != nil {
-							must.Report(t, other.Release(context.Background()))
-						}
-						check("after the outage")
-					})
+			}
+			n.Restore()
+			must.OK(t, other.Release(t.Context()))
+			lockOnce(l)
+		}
+		for fault, breakIt := range map[string]func(n *faultnet.Net){"down": (*faultnet.Net).Down, "frozen": (*faultnet.Net).Blackhole} {
+			for when, held := range map[string]bool{"": false, "_held": true} { // then the first caller waits at the server by then
+				t.Run(name+"_"+fault+when, func(t *testing.T) {
+					embedded.Run(t, func(s *embedded.Server) { test(s, breakIt, held) })
 				})
 			}
 		}

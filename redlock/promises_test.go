@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/redlock"
 )
 
@@ -22,39 +23,26 @@ func TestFirstKeepersHooksAreCalled(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			onServers(t, 3, func(w *world) {
-				var mu sync.Mutex
-				reported := make([][]string, 0, 3)
-				var of []lockkeeper.Event
+				var recorders []*lockkeepertest.Recorder
 				p := w.process(func(o *lockkeeper.Options) {
-					i := len(reported)
-					reported = append(reported, nil)
-					hook := func(name string) func(lockkeeper.Event) {
-						return func(e lockkeeper.Event) {
-							mu.Lock()
-							defer mu.Unlock()
-							reported[i] = append(reported[i], name)
-							of = append(of, e)
-						}
-					}
-					o.Hooks = lockkeeper.Hooks{
-						AcquireStart: hook("AcquireStart"), AcquireDone: hook("AcquireDone"), Queued: hook("Waiting"),
-						WakeupReceived: hook("WakeupReceived"), WakeupLost: hook("WakeupLost"), Renewed: hook("Renewed"),
-						Lost: hook("Lost"), Released: hook("Released"),
-					}
+					r := &lockkeepertest.Recorder{}
+					recorders = append(recorders, r)
+					o.Hooks = r.Hooks()
 				})
 				lease := w.hold(p.lock())
 				time.Sleep(ttl / 2)
 				w.must(end(p, lease))
 				synctest.Wait()
-				mu.Lock()
-				defer mu.Unlock()
-				if want := []string{"AcquireStart", "AcquireDone", "Renewed", "Released"}; !slices.Equal(reported[0], want) || len(reported[1])+len(reported[2]) != 0 {
-					w.Errorf("events %v, want %v at the first keeper and none at the others", reported, want)
-				}
-				for _, e := range of[1:] {
-					if e.Kind != "redlock" || e.Name != "x" || e.Token != lease.Token() || e.Fence != lease.Fence() || e.Err != nil {
-						w.Errorf("%+v", e)
+				var reported []string
+				for _, e := range recorders[0].Events() {
+					reported = append(reported, e.Hook)
+					if e.Kind != "redlock" || e.Name != "x" || e.Err != nil || e.Hook != "AcquireStart" && (e.Token != lease.Token() || e.Fence != lease.Fence()) {
+						w.Errorf("%s: %+v", e.Hook, e.Event)
 					}
+				}
+				others := len(recorders[1].Events()) + len(recorders[2].Events())
+				if want := []string{"AcquireStart", "AcquireDone", "Renewed", "Released"}; !slices.Equal(reported, want) || others != 0 {
+					w.Errorf("events %v, want %v at the first keeper, and %d at the others", reported, want, others)
 				}
 			})
 		})
@@ -90,7 +78,6 @@ func TestOneGoroutinePerProcessPolls(t *testing.T) {
 			l := p.lock()
 			w.connect(l)
 			w.occupy(0)
-			w.servers[0].SetTTL("lock:x", time.Hour)
 			p.nets[0].ResetCount()
 			ctx, cancel := context.WithTimeout(w.Context(), 20*time.Second)
 			defer cancel()
@@ -139,10 +126,7 @@ func TestOptionBounds(t *testing.T) {
 			{redlock.Options{MaxLifetime: time.Second}, "MaxLifetime 1s is s"},
 		} {
 			_, err := redlock.New(ks, "x", &x.o)
-			switch {
-			case x.names == "" && err != nil:
-				w.Errorf("%+v: %v", x.o, err)
-			case x.names != "" && (!errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), x.names)):
+			if refused := err != nil; refused != (x.names != "") || refused && (!errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), x.names)) {
 				w.Errorf("%+v: %v", x.o, err)
 			}
 		}

@@ -1,7 +1,6 @@
 package redlock_test
 
 import (
-	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -84,24 +83,6 @@ func TestFencesRiseAfterMetadataTTL(t *testing.T) {
 			if keys := m.Keys(); slices.ContainsFunc(keys, ofNames) {
 				w.Errorf("server %d: after a quarter of an hour there are %q", i+1, keys)
 			}
-		}
-	})
-}
-
-// TestKeyWithoutExpiryIsPolledRarely: a key without an expiry does not say when to retry.
-func TestKeyWithoutExpiryIsPolledRarely(t *testing.T) {
-	onServers(t, 3, func(w *world) {
-		for _, m := range w.servers {
-			w.must(m.Set("lock:x", "theirs"))
-		}
-		p := w.process()
-		p.nets[0].ResetCount()
-		ctx, cancel := context.WithTimeout(w.Context(), 5*time.Second)
-		defer cancel()
-		_, err := p.lock().Lock(ctx)
-		w.is(err, lockkeeper.ErrNotAcquired, context.DeadlineExceeded)
-		if n := p.nets[0].Scripts(); n > 100 {
-			w.Errorf("%d scripts at one server in 5s, with a MaxRetryDelay of 250ms", n)
 		}
 	})
 }

@@ -42,13 +42,11 @@ func addrsOf(servers []*redistest.Server) (addrs []string) {
 	return addrs
 }
 
-// newLock returns a lock on these servers with keepers of its own, as another process has.
-func newLock(t testing.TB, servers []*redistest.Server, o redlock.Options) *redlock.Lock {
+// newLock returns a lock on the servers of these addresses with keepers of its own, as another process has.
+func newLock(t testing.TB, addrs []string, o redlock.Options) *redlock.Lock {
 	t.Helper()
-	l, end, err := dial(addrsOf(servers), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l, end, err := dial(addrs, o)
+	must.OK(t, err)
 	t.Cleanup(end)
 	return l
 }
@@ -59,7 +57,7 @@ func dial(addrs []string, o redlock.Options) (l *redlock.Lock, end func(), err e
 	for _, addr := range addrs {
 		rdb := redis.NewClient(&redis.Options{Addr: addr, DialerRetries: 1, ReadTimeout: time.Second})
 		k, err := lockkeeper.New(rdb, &lockkeeper.Options{
-			Retry: lockkeeper.RetryPolicy{MaxElapsed: time.Second}, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+			Retry: lockkeeper.RetryPolicy{MaxElapsed: time.Second}, Logger: slog.New(slog.DiscardHandler),
 		})
 		if err != nil {
 			return nil, nil, err
@@ -69,8 +67,7 @@ func dial(addrs []string, o redlock.Options) (l *redlock.Lock, end func(), err e
 	l, err = redlock.New(ks, "x", &o)
 	return l, func() {
 		for i, k := range ks {
-			_ = k.Close()
-			_ = rdbs[i].Close()
+			_, _ = k.Close(), rdbs[i].Close()
 		}
 	}, err
 }
@@ -112,7 +109,7 @@ func TestRealServersMinorityDown(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			s := startServers(t, 3)
-			l := newLock(t, s, redlock.Options{TTL: long})
+			l := newLock(t, addrsOf(s), redlock.Options{TTL: long})
 			round(t, l)
 			held := must.Get(l.Lock(t.Context()))(t)
 			do[0](s[1])
@@ -126,7 +123,7 @@ func TestRealServersMinorityDown(t *testing.T) {
 			}
 			lease := must.Get(l.Lock(t.Context()))(t)
 			do[1](s[1])
-			if _, err := newLock(t, s, redlock.Options{TTL: long}).TryLock(t.Context()); !errors.Is(err, lockkeeper.ErrNotAcquired) {
+			if _, err := newLock(t, addrsOf(s), redlock.Options{TTL: long}).TryLock(t.Context()); !errors.Is(err, lockkeeper.ErrNotAcquired) {
 				t.Errorf("a try while the lock is held: %v", err)
 			}
 			must.Report(t, lease.Release(t.Context()))
@@ -142,7 +139,7 @@ func TestRealServersMajorityDown(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			s := startServers(t, 3)
-			l := newLock(t, s, redlock.Options{TTL: long})
+			l := newLock(t, addrsOf(s), redlock.Options{TTL: long})
 			round(t, l)
 			do[0](s[0])
 			do[0](s[2])
@@ -199,7 +196,7 @@ func TestMinUptimeExcludesServerWithDataLoss(t *testing.T) {
 			t.Parallel()
 			s := startServers(t, 3)
 			o := redlock.Options{TTL: 6 * time.Second, ServerTimeout: 200 * time.Millisecond, MinUptime: c.delay, NoRenewal: true}
-			a, b := newLock(t, s, o), newLock(t, s, o)
+			a, b := newLock(t, addrsOf(s), o), newLock(t, addrsOf(s), o)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			for _, l := range []*redlock.Lock{a, b} { // until all servers count
