@@ -29,8 +29,7 @@ func newLimiter(t *testing.T, limit int, window time.Duration) (*ratelimit.Limit
 // held returns a limiter of which only the bound on concurrent calls, n, is ever reached.
 func held(t *testing.T, n int) *ratelimit.ConcurrentLimiter {
 	t.Helper()
-	l := must.Get(ratelimit.NewConcurrent(lockkeepertest.New(t).Keeper(t, nil), "api", 1000, time.Second, n, nil))(t)
-	return l
+	return must.Get(ratelimit.NewConcurrent(lockkeepertest.New(t).Keeper(t, nil), "api", 1000, time.Second, n, nil))(t)
 }
 
 // limiter is a limiter of either kind.
@@ -105,12 +104,16 @@ func (c *closer) Close() error {
 }
 
 func TestPermitHeldUntilBodyClosed(t *testing.T) {
-	permits := held(t, 3)
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	permits := held(t, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/end" { // the permit is released before the second request needs it
+			http.Redirect(w, r, "/end", http.StatusFound)
+			return
+		}
 		_, _ = io.WriteString(w, "hello")
 	}))
 	defer server.Close()
-	client := &http.Client{Transport: newTransport(t, permits, nil, nil)}
+	client := &http.Client{Transport: newTransport(t, permits, nil, nil), Timeout: time.Minute}
 	defer client.CloseIdleConnections()
 	response := must.Get(client.Get(server.URL))(t)
 	if b, err := io.ReadAll(response.Body); string(b) != "hello" || err != nil {
@@ -123,164 +126,110 @@ func TestPermitHeldUntilBodyClosed(t *testing.T) {
 	}
 }
 
-// closing is a body that calls a function when it is closed.
-type closing func()
+// connection is the body of an upgraded connection, which calls a function when it is closed.
+type connection struct {
+	io.Reader
+	written strings.Builder
+	closing func()
+}
 
-func (closing) Read([]byte) (int, error) { return 0, io.EOF }
+func (c *connection) Write(p []byte) (int, error) { return c.written.Write(p) }
 
-func (c closing) Close() error {
-	c()
+func (c *connection) Close() error {
+	c.closing()
 	return nil
 }
 
-// TestPermitHeldWhileBodyCloses checks that the permit returns after the body was closed: to close it may end the request at the
+// TestLeaseOfRequest checks that the lease is in the context of the request as it is sent, and not of the caller's; that the connection can
+// be written if it was upgraded; and that the permit returns after the body was closed: to close it may end the request at the
 // service, or read the rest of the response.
-func TestPermitHeldWhileBodyCloses(t *testing.T) {
+func TestLeaseOfRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		permits := held(t, 1)
-		var lease *lockkeeper.Lease
 		closed := 0
+		var conn *connection
 		base := fake(func(r *http.Request) (*http.Response, error) {
-			lease = lockkeeper.LeaseFromContext(r.Context())
-			return respond(200, closing(func() {
+			lease := lockkeeper.LeaseFromContext(r.Context())
+			conn = &connection{closing: func() {
 				closed++
 				requireHeld(t, permits, 1)
-				if lease.Err() != nil || r.Context().Err() != nil {
-					t.Errorf("as the body is closed, the lease has ended: %v, %v", lease.Err(), r.Context().Err())
+				if lease == nil || lease.Name() != "api" || lease.Err() != nil || r.Context().Err() != nil {
+					t.Errorf("as the body is closed, the lease %v has ended: %v, %v", lease, lease.Err(), r.Context().Err())
 				}
-			})), nil
+			}}
+			return respond(101, conn), nil
 		})
 		r, _ := newRequest(t, t.Context())
 		response := must.Get(newTransport(t, permits, base, nil).RoundTrip(r))(t)
+		if _, err := io.WriteString(response.Body.(io.Writer), "ping"); err != nil || conn.written.String() != "ping" {
+			t.Errorf("%q, %v", conn.written.String(), err)
+		}
 		if err := response.Body.Close(); err != nil || closed != 1 {
 			t.Errorf("%v, closed %d times", err, closed)
 		}
 		requireHeld(t, permits, 0)
+		if lockkeeper.LeaseFromContext(r.Context()) != nil {
+			t.Error("the caller's request was changed")
+		}
 	})
 }
 
-func TestRedirectWithOnePermit(t *testing.T) {
-	permits := held(t, 1)
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != "/end" {
-			http.Redirect(w, r, "/end", http.StatusFound)
-		}
-	}))
-	defer server.Close()
-	client := &http.Client{Transport: newTransport(t, permits, nil, nil), Timeout: time.Minute}
-	defer client.CloseIdleConnections()
-	response := must.Get(client.Get(server.URL))(t)
-	if err := response.Body.Close(); err != nil || response.StatusCode != http.StatusOK {
-		t.Errorf("%s, %v", response.Status, err)
-	}
-	requireHeld(t, permits, 0)
-}
-
-func TestFailedRequestReleasesPermit(t *testing.T) {
+// TestNoPermitIsKept checks that a request returns its permit if there is no body to close.
+func TestNoPermitIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		permits := held(t, 1)
 		failure := errors.New("connection refused")
-		for name, base := range map[string]fake{
-			"error":            func(*http.Request) (*http.Response, error) { return nil, failure },
-			"error with reply": func(*http.Request) (*http.Response, error) { return respond(502, http.NoBody), failure },
-		} {
-			r, _ := newRequest(t, t.Context())
-			response, err := newTransport(t, permits, base, nil).RoundTrip(r)
-			if response != nil || !errors.Is(err, failure) {
-				t.Errorf("%s: %v, %v", name, response, err)
-			}
-			requireHeld(t, permits, 0)
-		}
-	})
-}
-
-func TestPanicReleasesPermit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		permits := held(t, 1)
 		panics := &httplimit.TransportOptions{OnPause: func(time.Duration, error) { panic("a bug") }}
-		for name, base := range map[string]fake{
-			"base":    func(*http.Request) (*http.Response, error) { panic("a bug") },
-			"OnPause": func(*http.Request) (*http.Response, error) { return respond(429, http.NoBody, "Retry-After", "1"), nil },
+		for name, x := range map[string]struct {
+			base  fake
+			err   error
+			panic any
+		}{
+			"no body":          {base: func(*http.Request) (*http.Response, error) { return respond(204, nil), nil }},
+			"error":            {base: func(*http.Request) (*http.Response, error) { return nil, failure }, err: failure},
+			"error with reply": {base: func(*http.Request) (*http.Response, error) { return respond(502, http.NoBody), failure }, err: failure},
+			"panic":            {base: func(*http.Request) (*http.Response, error) { panic("a bug") }, panic: "a bug"},
+			"panic of OnPause": {
+				base:  func(*http.Request) (*http.Response, error) { return respond(429, http.NoBody, "Retry-After", "1"), nil },
+				panic: "a bug",
+			},
 		} {
 			func() {
 				defer func() {
-					if recover() == nil {
-						t.Errorf("%s: the panic was swallowed", name)
+					if got := recover(); got != x.panic {
+						t.Errorf("%s: recovered %v", name, got)
 					}
 				}()
 				r, _ := newRequest(t, t.Context())
-				_, _ = newTransport(t, permits, base, panics).RoundTrip(r)
+				response, err := newTransport(t, permits, x.base, panics).RoundTrip(r)
+				if !errors.Is(err, x.err) || (response == nil) != (x.err != nil) || response != nil && response.Body != nil {
+					t.Errorf("%s: %v, %v", name, response, err)
+				}
 			}()
 			requireHeld(t, permits, 0)
 		}
 	})
 }
 
-func TestResponseWithoutBodyReleasesPermit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		permits := held(t, 1)
-		base := fake(func(*http.Request) (*http.Response, error) { return respond(204, nil), nil })
-		r, _ := newRequest(t, t.Context())
-		if response, err := newTransport(t, permits, base, nil).RoundTrip(r); err != nil || response.Body != nil {
-			t.Errorf("%v, %v", response, err)
-		}
-		requireHeld(t, permits, 0)
-	})
-}
-
-// connection is the body of an upgraded connection.
-type connection struct {
-	closer
-	written strings.Builder
-}
-
-func (c *connection) Write(p []byte) (int, error) { return c.written.Write(p) }
-
-func TestUpgradedConnectionCanBeWritten(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		permits, conn := held(t, 1), &connection{}
-		base := fake(func(*http.Request) (*http.Response, error) { return respond(101, conn), nil })
-		r, _ := newRequest(t, t.Context())
-		response := must.Get(newTransport(t, permits, base, nil).RoundTrip(r))(t)
-		if _, err := io.WriteString(response.Body.(io.Writer), "ping"); err != nil || conn.written.String() != "ping" {
-			t.Errorf("%q, %v", conn.written.String(), err)
-		}
-		requireHeld(t, permits, 1)
-		if err := response.Body.Close(); err != nil || !conn.closed {
-			t.Errorf("closed %t, %v", conn.closed, err)
-		}
-		requireHeld(t, permits, 0)
-	})
-}
-
 func TestRequestNotSentIfPermitIsTooLate(t *testing.T) {
 	for kind, open := range kinds {
-		for name, bound := range map[string]func(context.Context) (context.Context, *httplimit.TransportOptions, func()){
-			"context": func(ctx context.Context) (context.Context, *httplimit.TransportOptions, func()) {
-				ctx, cancel := context.WithTimeout(ctx, time.Minute)
-				return ctx, nil, cancel
-			},
-			"MaxWait": func(ctx context.Context) (context.Context, *httplimit.TransportOptions, func()) {
-				return ctx, &httplimit.TransportOptions{MaxWait: time.Minute}, func() {}
-			},
+		for name, x := range map[string]struct{ context, maxWait time.Duration }{
+			"context": {context: time.Minute}, "MaxWait": {context: time.Hour, maxWait: time.Minute},
 		} {
 			synctest.Test(t, func(t *testing.T) {
-				limiter := must.Get(open(lockkeepertest.New(t).Keeper(t, nil), 1, time.Hour))(t)
+				limiter := must.Get(open(lockkeepertest.New(t).Keeper(t, nil), 1, 2*time.Hour))(t)
 				must.OK(t, limiter.Do(t.Context(), func(context.Context, uint64) error { return nil }))
-				ctx, o, cancel := bound(t.Context())
+				ctx, cancel := context.WithTimeout(t.Context(), x.context)
 				defer cancel()
 				base := fake(func(*http.Request) (*http.Response, error) {
 					t.Error("the request was sent")
 					return respond(200, http.NoBody), nil
 				})
 				r, body := newRequest(t, ctx)
-				_, err := newTransport(t, limiter, base, o).RoundTrip(r)
+				_, err := newTransport(t, limiter, base, &httplimit.TransportOptions{MaxWait: x.maxWait}).RoundTrip(r)
 				var limited *ratelimit.LimitedError
-				if !errors.As(err, &limited) || limited.RetryAfter < 59*time.Minute {
-					t.Errorf("%s, %s: %v", name, kind, err)
-				}
-				if !body.closed {
-					t.Errorf("%s, %s: the request's body was not closed", name, kind)
+				if !errors.As(err, &limited) || limited.RetryAfter < 119*time.Minute || !body.closed {
+					t.Errorf("%s, %s: %v; the request's body was closed: %t", name, kind, err, body.closed)
 				}
 			})
 		}
@@ -346,26 +295,6 @@ func TestLostLeaseEndsRequest(t *testing.T) {
 		client.CloseIdleConnections()
 		server.Close()
 	}
-}
-
-func TestLeaseInRequestContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		permits := held(t, 1)
-		var lease *lockkeeper.Lease
-		base := fake(func(r *http.Request) (*http.Response, error) {
-			lease = lockkeeper.LeaseFromContext(r.Context())
-			return respond(200, http.NoBody), nil
-		})
-		r, _ := newRequest(t, t.Context())
-		response := must.Get(newTransport(t, permits, base, nil).RoundTrip(r))(t)
-		if lease == nil || lease.Name() != "api" || lease.Err() != nil {
-			t.Errorf("lease %v", lease)
-		}
-		must.Report(t, response.Body.Close())
-		if lockkeeper.LeaseFromContext(r.Context()) != nil {
-			t.Error("the caller's request was changed")
-		}
-	})
 }
 
 func TestTransportOptionsChecked(t *testing.T) {
