@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/joblimit"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 )
@@ -18,16 +19,6 @@ import (
 func bubble(t *testing.T, test func(t *testing.T, s *lockkeepertest.Server)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { test(t, lockkeepertest.New(t)) })
-}
-
-func must(t *testing.T) func(l *joblimit.Limiter, err error) *joblimit.Limiter {
-	return func(l *joblimit.Limiter, err error) *joblimit.Limiter {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return l
-	}
 }
 
 func nothing(context.Context) error { return nil }
@@ -58,9 +49,7 @@ func hold(t *testing.T, l *joblimit.Limiter, key string, n int) (end func()) {
 				<-ended
 				return nil
 			})
-			if err != nil {
-				t.Error(err)
-			}
+			must.Report(t, err)
 		})
 		<-started
 	}
@@ -83,19 +72,15 @@ func TestLimitCountsJobsOfOneKey(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
-				here, there := must(t)(x.open(s.Keeper(t, nil))), must(t)(x.open(s.Keeper(t, nil)))
+				here, there := must.Get(x.open(s.Keeper(t, nil)))(t), must.Get(x.open(s.Keeper(t, nil)))(t)
 				end := hold(t, here, "a", x.n)
 				p := requirePostponed(t, there, "a", time.Second, 1500*time.Millisecond)
 				if !errors.Is(p, lockkeeper.ErrNotAcquired) {
 					t.Error(p)
 				}
-				if err := there.Do(t.Context(), "b", nothing); err != nil {
-					t.Error("another key:", err)
-				}
+				must.OK(t, there.Do(t.Context(), "b", nothing))
 				end()
-				if err := there.Do(t.Context(), "a", nothing); err != nil {
-					t.Error("after the end:", err)
-				}
+				must.OK(t, there.Do(t.Context(), "a", nothing))
 			})
 		})
 	}
@@ -111,11 +96,9 @@ func TestRetain(t *testing.T) {
 			}
 		}}})
 		o := &joblimit.Options{Retain: true}
-		here, there := must(t)(joblimit.Concurrent(k, 2, o)), must(t)(joblimit.Concurrent(s.Keeper(t, nil), 2, o))
+		here, there := must.Get(joblimit.Concurrent(k, 2, o))(t), must.Get(joblimit.Concurrent(s.Keeper(t, nil), 2, o))(t)
 		for range 10 {
-			if err := here.Do(t.Context(), "a", nothing); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, here.Do(t.Context(), "a", nothing))
 			synctest.Wait() // the first one has made the keeper subscribe
 		}
 		if inside < 8 {
@@ -124,26 +107,20 @@ func TestRetain(t *testing.T) {
 		hold(t, here, "a", 2)()
 		requirePostponed(t, there, "a", time.Second, 1500*time.Millisecond)
 		synctest.Wait() // the permits are given back
-		if err := there.Do(t.Context(), "a", nothing); err != nil {
-			t.Error(err)
-		}
+		must.OK(t, there.Do(t.Context(), "a", nothing))
 	})
 }
 
 func TestRateSaysWhenPermitReturns(t *testing.T) {
 	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
-		l := must(t)(joblimit.Rate(s.Keeper(t, nil), 2, time.Minute, nil))
+		l := must.Get(joblimit.Rate(s.Keeper(t, nil), 2, time.Minute, nil))(t)
 		for range 2 {
-			if err := l.Do(t.Context(), "a", nothing); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, l.Do(t.Context(), "a", nothing))
 			time.Sleep(10 * time.Second)
 		}
 		p := requirePostponed(t, l, "a", 39*time.Second, 41500*time.Millisecond)
 		time.Sleep(p.RetryAfter)
-		if err := l.Do(t.Context(), "a", nothing); err != nil {
-			t.Error(err)
-		}
+		must.OK(t, l.Do(t.Context(), "a", nothing))
 		requirePostponed(t, l, "a", time.Second, 12*time.Second)
 		time.Sleep(time.Minute) // until all permits have returned
 	})
@@ -152,7 +129,7 @@ func TestRateSaysWhenPermitReturns(t *testing.T) {
 func TestMaxWaitWaitsForTurn(t *testing.T) {
 	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
 		o := &joblimit.Options{MaxWait: time.Minute, RetryAfter: 5 * time.Second}
-		exclusive := must(t)(joblimit.Exclusive(s.Keeper(t, nil), o))
+		exclusive := must.Get(joblimit.Exclusive(s.Keeper(t, nil), o))(t)
 		end := hold(t, exclusive, "a", 1)
 		began := time.Now()
 		requirePostponed(t, exclusive, "a", 5*time.Second, 7500*time.Millisecond)
@@ -160,14 +137,10 @@ func TestMaxWaitWaitsForTurn(t *testing.T) {
 			t.Errorf("waited for %v", waited)
 		}
 		time.AfterFunc(30*time.Second, end)
-		if err := exclusive.Do(t.Context(), "a", nothing); err != nil {
-			t.Error(err)
-		}
+		must.OK(t, exclusive.Do(t.Context(), "a", nothing))
 
-		rate := must(t)(joblimit.Rate(s.Keeper(t, nil), 1, time.Hour, o))
-		if err := rate.Do(t.Context(), "a", nothing); err != nil {
-			t.Fatal(err)
-		}
+		rate := must.Get(joblimit.Rate(s.Keeper(t, nil), 1, time.Hour, o))(t)
+		must.OK(t, rate.Do(t.Context(), "a", nothing))
 		began = time.Now()
 		requirePostponed(t, rate, "a", 59*time.Minute, 61*time.Minute)
 		if waited := time.Since(began); waited > time.Second {
@@ -179,11 +152,9 @@ func TestMaxWaitWaitsForTurn(t *testing.T) {
 
 func TestDoWaitWaits(t *testing.T) {
 	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
-		l := must(t)(joblimit.Exclusive(s.Keeper(t, nil), nil))
+		l := must.Get(joblimit.Exclusive(s.Keeper(t, nil), nil))(t)
 		time.AfterFunc(time.Hour, hold(t, l, "a", 1))
-		if err := l.DoWait(t.Context(), "a", nothing); err != nil {
-			t.Error(err)
-		}
+		must.OK(t, l.DoWait(t.Context(), "a", nothing))
 	})
 }
 
@@ -191,7 +162,7 @@ func TestOutcomeIsThatOfJob(t *testing.T) {
 	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
 		var log strings.Builder
 		o := &joblimit.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}
-		l := must(t)(joblimit.Exclusive(s.Keeper(t, nil), o))
+		l := must.Get(joblimit.Exclusive(s.Keeper(t, nil), o))(t)
 		failed := errors.New("failed")
 		for _, want := range []error{nil, failed} {
 			if err := l.Do(t.Context(), "a", func(context.Context) error { return want }); err != want {
@@ -224,7 +195,7 @@ func TestOutcomeIsThatOfJob(t *testing.T) {
 func TestWhatPassesPostpones(t *testing.T) {
 	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
 		k := s.Keeper(t, nil)
-		l := must(t)(joblimit.Exclusive(k, nil))
+		l := must.Get(joblimit.Exclusive(k, nil))(t)
 		s.Unreachable()
 		if p := requirePostponed(t, l, "a", time.Second, 1500*time.Millisecond); !errors.Is(p, lockkeeper.ErrUnavailable) {
 			t.Error(p)
@@ -236,9 +207,7 @@ func TestWhatPassesPostpones(t *testing.T) {
 		if p := (*joblimit.PostponedError)(nil); !errors.As(err, &p) || !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
-		if err := k.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, k.Close())
 		if p := requirePostponed(t, l, "a", time.Second, 1500*time.Millisecond); !errors.Is(p, lockkeeper.ErrClosed) {
 			t.Error(p)
 		}
@@ -258,7 +227,7 @@ func TestInvalidOptionsAndKeys(t *testing.T) {
 	_, concurrent := joblimit.Concurrent(k, 0, nil)
 	_, both := joblimit.ConcurrentRate(k, 1, time.Second, 0, nil)
 	_, bothRetained := joblimit.ConcurrentRate(k, 1, time.Second, 1, &joblimit.Options{Retain: true})
-	long := must(t)(joblimit.Exclusive(k, nil)).Do(t.Context(), strings.Repeat("x", 2000), nothing)
+	long := must.Get(joblimit.Exclusive(k, nil))(t).Do(t.Context(), strings.Repeat("x", 2000), nothing)
 	for says, err := range map[string]error{
 		"MaxWait":         exclusive(joblimit.Options{MaxWait: -1}),
 		"RetryAfter":      exclusive(joblimit.Options{RetryAfter: -1}),

@@ -40,10 +40,8 @@ func TestCancelDuringReplicaAckReleasesGrant(t *testing.T) {
 	k := must.Get(lockkeeper.New(rdb, &lockkeeper.Options{ReplicaAck: lockkeeper.ReplicaAck{Replicas: 1}}))(t)
 	defer func() { _ = rdb.Close() }()
 	l := must.Get(mutex.New(k, "x", nil))(t)
-	// Opens connections and loads scripts.
-	lease := must.Get(l.Lock(context.Background()))(t)
-	must.OK(t, lease.Release(context.Background()))
-	acquires.Store(0) // the request itself is of the fast script; acquire repeats it for the replicas
+	must.OK(t, must.Get(l.Lock(context.Background()))(t).Release(context.Background())) // opens connections and loads scripts
+	acquires.Store(0)                                                                   // the request itself is of the fast script; acquire repeats it for the replicas
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
 		<-late
@@ -96,33 +94,20 @@ func TestReplicaAckMajorityIsPerPrimary(t *testing.T) {
 	defer func() { _ = k.Close() }()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	try := func(primary int) error {
+	onPrimary := func(primary int) (name string) {
 		for i := 0; ; i++ {
-			name := fmt.Sprint("n", i)
-			node, err := rdb.MasterForKey(ctx, "lock:"+name)
-			if err != nil {
-				return err
+			name = fmt.Sprint("n", i)
+			node := must.Get(rdb.MasterForKey(ctx, "lock:"+name))(t)
+			if strings.HasSuffix(addrs[primary], node.Options().Addr) {
+				return name
 			}
 			if i > 200 {
 				t.Fatalf("%v is none of %v", node.Options().Addr, addrs)
 			}
-			if !strings.HasSuffix(addrs[primary], node.Options().Addr) {
-				continue
-			}
-			l, err := mutex.New(k, name, nil)
-			if err != nil {
-				return err
-			}
-			lease, err := l.TryLock(ctx)
-			if err == nil {
-				err = lease.Release(ctx)
-			}
-			return err
 		}
 	}
 	for _, primary := range []int{1, 0, 1} {
-		if err := try(primary); err != nil {
-			t.Fatalf("the primary with %d replicas: %v", counts[primary], err)
-		}
+		l := must.Get(mutex.New(k, onPrimary(primary), nil))(t)
+		must.OK(t, must.Get(l.TryLock(ctx))(t).Release(ctx))
 	}
 }
