@@ -139,10 +139,7 @@ func ExampleHooks() {
 func ExampleLockAll() {
 	rdb, disconnect := connect()
 	defer disconnect()
-	k, err := lockkeeper.New(rdb, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
+	k, _ := lockkeeper.New(rdb, nil)
 	defer k.Close()
 	ctx := context.Background()
 	from, _ := mutex.New(k, "account:7", nil)
@@ -162,10 +159,7 @@ func ExampleLockAll() {
 func ExampleLeaseFromContext() {
 	rdb, disconnect := connect()
 	defer disconnect()
-	k, err := lockkeeper.New(rdb, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
+	k, _ := lockkeeper.New(rdb, nil)
 	defer k.Close()
 	save := func(ctx context.Context) error {
 		lease := lockkeeper.LeaseFromContext(ctx)
@@ -173,7 +167,7 @@ func ExampleLeaseFromContext() {
 		return lease.Err() // nil while the lock is held
 	}
 	m, _ := mutex.New(k, "orders:42", nil)
-	err = m.Do(context.Background(), func(ctx context.Context, _ uint64) error { return save(ctx) })
+	err := m.Do(context.Background(), func(ctx context.Context, _ uint64) error { return save(ctx) })
 	fmt.Println(err)
 	// Output:
 	// saving under orders:42 with a fence: true
@@ -202,19 +196,16 @@ func ExampleNew() {
 func ExampleOptions() {
 	rdb, disconnect := connect()
 	defer disconnect()
-	k, err := lockkeeper.New(rdb, &lockkeeper.Options{
+	k, _ := lockkeeper.New(rdb, &lockkeeper.Options{
 		Prefix:     "billing:",
 		Owner:      "invoiced on web-1",
 		LongWait:   time.Minute, // logs who holds a lock that is waited for longer than this
 		Retry:      lockkeeper.RetryPolicy{MaxElapsed: 5 * time.Second},
 		ReplicaAck: lockkeeper.ReplicaAck{Replicas: 2, Timeout: 200 * time.Millisecond},
 	})
-	if err != nil {
-		log.Fatal(err)
-	}
 	fmt.Println(k.Close())
 
-	_, err = lockkeeper.New(rdb, &lockkeeper.Options{HeartbeatInterval: time.Millisecond})
+	_, err := lockkeeper.New(rdb, &lockkeeper.Options{HeartbeatInterval: time.Millisecond})
 	fmt.Println("out of range:", errors.Is(err, lockkeeper.ErrInvalid))
 	// Output:
 	// <nil>

@@ -7,34 +7,17 @@ import (
 	"log"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/admin"
+	"github.com/lockkeeper/lockkeeper/internal/testing/example"
 	"github.com/lockkeeper/lockkeeper/mutex"
-	"github.com/redis/go-redis/v9"
 )
-
-// connect returns a client, here of a server within the process.
-func connect() (rdb *redis.Client, disconnect func()) {
-	server, err := miniredis.Run()
-	if err != nil {
-		log.Fatal(err)
-	}
-	server.ClockTTL(true) // leases end
-	rdb = redis.NewClient(&redis.Options{Addr: server.Addr()})
-	return rdb, func() {
-		_ = rdb.Close()
-		server.Close()
-	}
-}
 
 // List finds the locks that are held or waited for. The loop may end early.
 func ExampleList() {
 	ctx := context.Background()
-	rdb, disconnect := connect()
-	defer disconnect()
-	k, _ := lockkeeper.New(rdb, nil)
-	defer k.Close()
+	k, end := example.Keeper()
+	defer end()
 	m, _ := mutex.New(k, "orders:42", nil)
 	lease, _ := m.Lock(ctx)
 	defer lease.Release(ctx)
@@ -52,10 +35,8 @@ func ExampleList() {
 // Inspect shows a lock of any kind, without an object for it.
 func ExampleInspect() {
 	ctx := context.Background()
-	rdb, disconnect := connect()
-	defer disconnect()
-	k, _ := lockkeeper.New(rdb, &lockkeeper.Options{Owner: "web-1"})
-	defer k.Close()
+	k, end := example.Keeper() // its Owner is host-1
+	defer end()
 	m, _ := mutex.New(k, "orders:42", nil)
 	lease, _ := m.Lock(ctx)
 	defer lease.Release(ctx)
@@ -69,17 +50,15 @@ func ExampleInspect() {
 	}
 	fmt.Println(len(state.Waiters), "wait")
 	// Output:
-	// held by web-1 for 0s
+	// held by host-1 for 0s
 	// 0 wait
 }
 
 // Break takes a lock from a holder that is stuck. The holder's lease is lost, with the reason.
 func ExampleBreak() {
 	ctx := context.Background()
-	rdb, disconnect := connect()
-	defer disconnect()
-	k, _ := lockkeeper.New(rdb, nil)
-	defer k.Close()
+	k, end := example.Keeper()
+	defer end()
 	m, _ := mutex.New(k, "orders:42", &mutex.Options{TTL: 300 * time.Millisecond})
 	lease, _ := m.Lock(ctx)
 	defer lease.Release(ctx)

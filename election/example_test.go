@@ -5,41 +5,17 @@ import (
 	"fmt"
 	"log"
 
-	"github.com/alicebob/miniredis/v2"
-	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/election"
+	"github.com/lockkeeper/lockkeeper/internal/testing/example"
 	"github.com/lockkeeper/lockkeeper/mutex"
-	"github.com/redis/go-redis/v9"
 )
-
-// newMutex returns a mutex of a keeper, here on a server within the process.
-func newMutex(name string) (m *mutex.Mutex, end func()) {
-	server, err := miniredis.Run()
-	if err != nil {
-		log.Fatal(err)
-	}
-	server.ClockTTL(true) // leases end
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
-	k, err := lockkeeper.New(rdb, &lockkeeper.Options{Owner: "host-1"})
-	if err != nil {
-		log.Fatal(err)
-	}
-	m, err = mutex.New(k, name, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
-	return m, func() {
-		_ = k.Close()
-		_ = rdb.Close()
-		server.Close()
-	}
-}
 
 // Lead until the process is told to stop. Run returns when lead has returned and the lock is released, so close the keeper after
 // that.
 func ExampleRun() {
-	m, end := newMutex("scheduler")
+	k, end := example.Keeper() // its Owner is host-1
 	defer end()
+	m, _ := mutex.New(k, "scheduler", nil)
 	ctx, stop := context.WithCancel(context.Background()) // in a program, signal.NotifyContext
 
 	err := election.Run(ctx, m, func(ctx context.Context, fence uint64) error {
@@ -58,8 +34,9 @@ func ExampleRun() {
 
 // A leader that cannot work resigns, so that another candidate is elected, and remains a candidate.
 func ExampleElection_Run() {
-	m, end := newMutex("scheduler")
+	k, end := example.Keeper() // its Owner is host-1
 	defer end()
+	m, _ := mutex.New(k, "scheduler", nil)
 	e, err := election.New(m, nil)
 	if err != nil {
 		log.Fatal(err)
@@ -83,14 +60,12 @@ func ExampleElection_Run() {
 
 // Any process can ask who leads.
 func ExampleElection_Leader() {
-	m, end := newMutex("scheduler")
+	k, end := example.Keeper() // its Owner is host-1
 	defer end()
+	m, _ := mutex.New(k, "scheduler", nil)
 	ctx := context.Background()
-	e, err := election.New(m, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
-	err = e.Run(ctx, func(context.Context, uint64) error {
+	e, _ := election.New(m, nil)
+	err := e.Run(ctx, func(context.Context, uint64) error {
 		leader, held, err := e.Leader(ctx)
 		fmt.Println(leader.Owner, held)
 		return err
@@ -107,12 +82,10 @@ func ExampleElection_Leader() {
 
 // Watch returns each change of leadership.
 func ExampleElection_Watch() {
-	m, end := newMutex("scheduler")
+	k, end := example.Keeper() // its Owner is host-1
 	defer end()
-	e, err := election.New(m, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
+	m, _ := mutex.New(k, "scheduler", nil)
+	e, _ := election.New(m, nil)
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	finish, finished := make(chan struct{}), make(chan error)

@@ -94,11 +94,8 @@ func ExampleLock_TryLock() {
 func ExampleLock_Do() {
 	k, end := example.Keeper()
 	defer end()
-	l, err := fair.New(k, "customer:7", &fair.Options{TTL: 10 * time.Second})
-	if err != nil {
-		log.Fatal(err)
-	}
-	err = l.Do(context.Background(), func(ctx context.Context, fence uint64) error {
+	l, _ := fair.New(k, "customer:7", &fair.Options{TTL: 10 * time.Second})
+	err := l.Do(context.Background(), func(ctx context.Context, fence uint64) error {
 		fmt.Println("working, with a fence:", fence > 0)
 		return ctx.Err() // nil as long as the lock is held
 	})

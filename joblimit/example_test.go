@@ -45,11 +45,8 @@ func ExampleExclusive() {
 	ctx := context.Background()
 	k, end := example.Keeper()
 	defer end()
-	l, err := joblimit.Exclusive(k, &joblimit.Options{MaxWait: 50 * time.Millisecond, RetryAfter: 10 * time.Second})
-	if err != nil {
-		log.Fatal(err)
-	}
-	err = l.Do(ctx, "customer:42", func(ctx context.Context) error {
+	l, _ := joblimit.Exclusive(k, &joblimit.Options{MaxWait: 50 * time.Millisecond, RetryAfter: 10 * time.Second})
+	err := l.Do(ctx, "customer:42", func(ctx context.Context) error {
 		fmt.Println("with a fence:", lockkeeper.LeaseFromContext(ctx).Fence() > 0)
 
 		// Another job of the same customer, on another worker:
@@ -69,11 +66,8 @@ func ExampleExclusive() {
 func ExampleConcurrent() {
 	k, end := example.Keeper()
 	defer end()
-	l, err := joblimit.Concurrent(k, 3, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
-	err = l.Do(context.Background(), "encode", func(ctx context.Context) error {
+	l, _ := joblimit.Concurrent(k, 3, nil)
+	err := l.Do(context.Background(), "encode", func(ctx context.Context) error {
 		return ctx.Err() // work here; ctx ends if the lease is lost
 	})
 	fmt.Println(err)
@@ -84,11 +78,8 @@ func ExampleConcurrent() {
 func ExampleConcurrentRate() {
 	k, end := example.Keeper()
 	defer end()
-	l, err := joblimit.ConcurrentRate(k, 100, time.Minute, 2, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
-	err = l.Do(context.Background(), "customer:42", func(ctx context.Context) error {
+	l, _ := joblimit.ConcurrentRate(k, 100, time.Minute, 2, nil)
+	err := l.Do(context.Background(), "customer:42", func(ctx context.Context) error {
 		return ctx.Err() // work here; ctx ends if the lease is lost
 	})
 	fmt.Println(err)
@@ -100,10 +91,7 @@ func ExampleLimiter_DoWait() {
 	ctx := context.Background()
 	k, end := example.Keeper()
 	defer end()
-	l, err := joblimit.Rate(k, 1, 100*time.Millisecond, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
+	l, _ := joblimit.Rate(k, 1, 100*time.Millisecond, nil)
 	for attempt := range 2 {
 		err := l.DoWait(ctx, "customer:42", func(context.Context) error {
 			fmt.Println("job", attempt, "has run")

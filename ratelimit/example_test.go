@@ -45,10 +45,7 @@ func ExampleLimiter_Wait() {
 	ctx := context.Background()
 	k, end := example.Keeper()
 	defer end()
-	reports, err := ratelimit.New(k, "reports", 2, 200*time.Millisecond, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
+	reports, _ := ratelimit.New(k, "reports", 2, 200*time.Millisecond, nil)
 
 	start := time.Now()
 	for range 5 {
@@ -65,17 +62,14 @@ func ExampleLimiter_Wait() {
 func ExampleLimitedError() {
 	k, end := example.Keeper()
 	defer end()
-	reports, err := ratelimit.New(k, "reports", 2, time.Hour, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
+	reports, _ := ratelimit.New(k, "reports", 2, time.Hour, nil)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 
 	if err := reports.WaitN(ctx, 2); err != nil {
 		log.Fatal(err)
 	}
-	err = reports.Wait(ctx) // does not wait for a minute
+	err := reports.Wait(ctx) // does not wait for a minute
 	var limited *ratelimit.LimitedError
 	if errors.As(err, &limited) {
 		fmt.Println("not acquired:", errors.Is(err, lockkeeper.ErrNotAcquired))
@@ -92,10 +86,7 @@ func ExampleConcurrentLimiter_AcquireN() {
 	ctx := context.Background()
 	k, end := example.Keeper()
 	defer end()
-	api, err := ratelimit.NewConcurrent(k, "api", 100, time.Second, 10, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
+	api, _ := ratelimit.NewConcurrent(k, "api", 100, time.Second, 10, nil)
 
 	lease, err := api.AcquireN(ctx, 10)
 	if err != nil {
@@ -125,10 +116,7 @@ func ExampleLimiter_SetLimit() {
 	ctx := context.Background()
 	k, end := example.Keeper()
 	defer end()
-	api, err := ratelimit.New(k, "api", 100, time.Minute, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
+	api, _ := ratelimit.New(k, "api", 100, time.Minute, nil)
 	r, err := api.AllowN(ctx, 60)
 	fmt.Println(r.Remaining, err)
 
@@ -158,10 +146,7 @@ func ExampleLimiter_Allow() {
 	ctx := context.Background()
 	k, end := example.Keeper()
 	defer end()
-	logins, err := ratelimit.New(k, "logins:203.0.113.7", 2, time.Minute, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
+	logins, _ := ratelimit.New(k, "logins:203.0.113.7", 2, time.Minute, nil)
 
 	for range 3 {
 		r, err := logins.Allow(ctx)
@@ -185,10 +170,7 @@ func ExampleLimiter_Pause() {
 	ctx := context.Background()
 	k, end := example.Keeper()
 	defer end()
-	api, err := ratelimit.New(k, "api", 100, time.Second, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
+	api, _ := ratelimit.New(k, "api", 100, time.Second, nil)
 
 	if err := api.Pause(ctx, time.Minute); err != nil { // the Retry-After of the response
 		log.Fatal(err)
@@ -204,27 +186,4 @@ func ExampleLimiter_Pause() {
 	// Output:
 	// false 1m0s <nil>
 	// true <nil>
-}
-
-// A permit is held until its lease is released.
-func ExampleConcurrentLimiter_Acquire() {
-	k, end := example.Keeper()
-	defer end()
-	api, err := ratelimit.NewConcurrent(k, "api", 100, time.Second, 1, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
-
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	lease, err := api.Acquire(ctx)
-	if err != nil {
-		log.Fatal(err)
-	}
-	_, err = api.TryAcquire(ctx)
-	fmt.Println("another call meanwhile:", err == nil)
-	fmt.Println(lease.Release(ctx))
-	// Output:
-	// another call meanwhile: false
-	// <nil>
 }

@@ -139,25 +139,6 @@ func ExampleLock_Lock() {
 	// written: true
 }
 
-// TryLock does not wait for a holder.
-func ExampleLock_TryLock() {
-	ctx := context.Background()
-	keepers, _, end := newKeepers()
-	defer end()
-	l, _ := redlock.New(keepers, "reindex", nil)
-
-	lease, err := l.TryLock(ctx)
-	if err != nil {
-		log.Fatal(err)
-	}
-	_, err = l.TryLock(ctx)
-	fmt.Println("held elsewhere:", errors.Is(err, lockkeeper.ErrNotAcquired))
-	fmt.Println(lease.Release(ctx))
-	// Output:
-	// held elsewhere: true
-	// <nil>
-}
-
 // Holder returns who holds the lock at a majority of the servers.
 func ExampleLock_Holder() {
 	ctx := context.Background()

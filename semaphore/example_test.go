@@ -41,10 +41,7 @@ func ExampleSemaphore_SetLimit() {
 	ctx := context.Background()
 	k, end := example.Keeper()
 	defer end()
-	s, err := semaphore.New(k, "imports", 4, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
+	s, _ := semaphore.New(k, "imports", 4, nil)
 	lease, err := s.AcquireN(ctx, 3)
 	if err != nil {
 		log.Fatal(err)
@@ -139,43 +136,4 @@ func ExampleSemaphore_AcquireN() {
 	// Output:
 	// held: 3
 	// <nil>
-}
-
-// At most three reports are written at the same time, in all processes together.
-func ExampleSemaphore_Do() {
-	ctx := context.Background()
-	k, end := example.Keeper()
-	defer end()
-	reports, err := semaphore.New(k, "reports", 3, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
-
-	err = reports.Do(ctx, func(ctx context.Context, fence uint64) error {
-		fmt.Println("writing a report")
-		return ctx.Err() // ctx ends if the lease is lost
-	})
-	fmt.Println(err)
-	// Output:
-	// writing a report
-	// <nil>
-}
-
-// Acquire waits for one permit, which its lease holds until it is released.
-func ExampleSemaphore_Acquire() {
-	k, end := example.Keeper()
-	defer end()
-	reports, _ := semaphore.New(k, "reports", 3, nil)
-
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	lease, err := reports.Acquire(ctx)
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer lease.Release(ctx)
-	free, err := reports.Available(ctx)
-	fmt.Println("free:", free, err)
-	// Output:
-	// free: 2 <nil>
 }

@@ -44,17 +44,9 @@ func ExampleNewConcurrentTransport() {
 func ExampleNewHandler() {
 	k, end := example.Keeper()
 	defer end()
-	limiter, err := httplimit.PerKey(k, "login", 2, time.Minute, httplimit.RemoteIP, nil)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	limiter, _ := httplimit.PerKey(k, "login", 2, time.Minute, httplimit.RemoteIP, nil)
 	login := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
-	handler, err := httplimit.NewHandler(limiter, login, nil)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	handler, _ := httplimit.NewHandler(limiter, login, nil)
 	for range 3 {
 		w := httptest.NewRecorder()
 		handler.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/login", nil))
@@ -70,19 +62,11 @@ func ExampleNewHandler() {
 func ExampleTransport() {
 	k, end := example.Keeper()
 	defer end()
-	limiter, err := ratelimit.New(k, "partner-api", 100, time.Second, nil)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	transport, err := httplimit.NewTransport(limiter, nil, &httplimit.TransportOptions{
+	limiter, _ := ratelimit.New(k, "partner-api", 100, time.Second, nil)
+	transport, _ := httplimit.NewTransport(limiter, nil, &httplimit.TransportOptions{
 		MaxWait: time.Second,
 		OnPause: func(d time.Duration, err error) { fmt.Println("all clients pause for", d, err) },
 	})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
 	client := &http.Client{Transport: transport}
 
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -108,20 +92,12 @@ func ExampleTransport() {
 func ExampleShared() {
 	k, end := example.Keeper()
 	defer end()
-	limiter, err := ratelimit.New(k, "search", 50, time.Second, nil)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	limiter, _ := ratelimit.New(k, "search", 50, time.Second, nil)
 	search := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
-	handler, err := httplimit.NewHandler(httplimit.Shared(limiter), search, &httplimit.HandlerOptions{
+	handler, _ := httplimit.NewHandler(httplimit.Shared(limiter), search, &httplimit.HandlerOptions{
 		FailOpen: true,
 		Timeout:  200 * time.Millisecond,
 	})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
 	w := httptest.NewRecorder()
 	handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/search", nil))
 	fmt.Println(w.Code, w.Header().Get("RateLimit-Limit"))

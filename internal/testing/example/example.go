@@ -9,7 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Keeper returns a keeper on a server within the process, on which leases end, and ends both.
+// Keeper returns a keeper, with the label host-1, on a server within the process, on which leases end; and what ends both.
 func Keeper() (k *lockkeeper.Keeper, end func()) {
 	server, err := miniredis.Run()
 	if err != nil {
@@ -17,7 +17,7 @@ func Keeper() (k *lockkeeper.Keeper, end func()) {
 	}
 	server.ClockTTL(true)
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
-	k, err = lockkeeper.New(rdb, nil)
+	k, err = lockkeeper.New(rdb, &lockkeeper.Options{Owner: "host-1"})
 	if err != nil {
 		log.Fatal(err)
 	}
