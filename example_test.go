@@ -10,6 +10,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/example"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/redis/go-redis/v9"
 )
@@ -57,10 +58,8 @@ func Example() {
 // The work gets a context that ends with the lease, and says why.
 func ExampleLease_Context() {
 	ctx := context.Background()
-	rdb, disconnect := connect()
-	defer disconnect()
-	k, _ := lockkeeper.New(rdb, nil)
-	defer k.Close()
+	k, end := example.Keeper()
+	defer end()
 	m, _ := mutex.New(k, "report", &mutex.Options{TTL: 20 * time.Millisecond, NoRenewal: true})
 
 	lease, err := m.Lock(ctx)
@@ -81,10 +80,8 @@ func ExampleLease_Context() {
 // A store that remembers the largest fence refuses a holder that has not noticed its loss yet.
 func ExampleLease_Fence() {
 	ctx := context.Background()
-	rdb, disconnect := connect()
-	defer disconnect()
-	k, _ := lockkeeper.New(rdb, nil)
-	defer k.Close()
+	k, end := example.Keeper()
+	defer end()
 	m, _ := mutex.New(k, "ledger", &mutex.Options{TTL: 20 * time.Millisecond, NoRenewal: true})
 
 	var largest uint64
@@ -137,10 +134,8 @@ func ExampleHooks() {
 
 // Transfer between two accounts, each with a lock of its own: the order of the arguments does not matter.
 func ExampleLockAll() {
-	rdb, disconnect := connect()
-	defer disconnect()
-	k, _ := lockkeeper.New(rdb, nil)
-	defer k.Close()
+	k, end := example.Keeper()
+	defer end()
 	ctx := context.Background()
 	from, _ := mutex.New(k, "account:7", nil)
 	to, _ := mutex.New(k, "account:3", nil)
@@ -157,10 +152,8 @@ func ExampleLockAll() {
 
 // Code that a lock protects finds its lease in its context.
 func ExampleLeaseFromContext() {
-	rdb, disconnect := connect()
-	defer disconnect()
-	k, _ := lockkeeper.New(rdb, nil)
-	defer k.Close()
+	k, end := example.Keeper()
+	defer end()
 	save := func(ctx context.Context) error {
 		lease := lockkeeper.LeaseFromContext(ctx)
 		fmt.Println("saving under", lease.Name(), "with a fence:", lease.Fence() > 0)
@@ -214,10 +207,8 @@ func ExampleOptions() {
 
 // A refusal and an outage are different errors.
 func Example_errors() {
-	rdb, disconnect := connect()
-	defer disconnect()
-	k, _ := lockkeeper.New(rdb, nil)
-	defer k.Close()
+	k, end := example.Keeper()
+	defer end()
 	m, _ := mutex.New(k, "orders:42", nil)
 	holder, _ := m.Lock(context.Background())
 	defer holder.Release(context.Background())
@@ -240,10 +231,8 @@ func Example_errors() {
 // Without renewal, a step that hangs loses the lock: each step extends the lease.
 func ExampleLease_Extend() {
 	ctx := context.Background()
-	rdb, disconnect := connect()
-	defer disconnect()
-	k, _ := lockkeeper.New(rdb, nil)
-	defer k.Close()
+	k, end := example.Keeper()
+	defer end()
 	m, _ := mutex.New(k, "import", &mutex.Options{TTL: time.Minute, NoRenewal: true})
 
 	lease, err := m.Lock(ctx)
@@ -265,10 +254,8 @@ func ExampleLease_Extend() {
 // TryLockAll does not wait: it acquires all locks or none.
 func ExampleTryLockAll() {
 	ctx := context.Background()
-	rdb, disconnect := connect()
-	defer disconnect()
-	k, _ := lockkeeper.New(rdb, nil)
-	defer k.Close()
+	k, end := example.Keeper()
+	defer end()
 	from, _ := mutex.New(k, "account:7", nil)
 	to, _ := mutex.New(k, "account:3", nil)
 

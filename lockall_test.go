@@ -231,19 +231,21 @@ func TestLockAllReleasesAfterAForeignLockerFails(t *testing.T) {
 // TestLockAllNeverDeadlocks lets goroutines of several keepers acquire random locks in random order: all get them, no lock has too
 // many holders, and nothing is left. The seeds are others in each run; those that failed are run by -lockall-seed.
 func TestLockAllNeverDeadlocks(t *testing.T) {
-	seeds := make([]uint64, 5)
-	for i := range seeds {
-		seeds[i] = rand.Uint64()
-	}
-	if *lockAllSeed != 0 {
-		seeds = []uint64{*lockAllSeed}
+	seeds := []uint64{*lockAllSeed}
+	if *lockAllSeed == 0 {
+		seeds = []uint64{rand.Uint64(), rand.Uint64(), rand.Uint64(), rand.Uint64(), rand.Uint64()}
 	}
 	for _, seed := range seeds {
 		r := rand.New(rand.NewPCG(seed, 0))
 		keepers, workers, rounds := 1+r.IntN(3), 2+r.IntN(5), 1+r.IntN(4)
 		onServer(t, func(t *testing.T, s *lockkeepertest.Server) {
-			var held [2][5]atomic.Int64 // by name and kind; a reader counts 1, a writer 100
-			weights, most := [5]int64{1, 1, 1, 100, 2}, [5]int64{1, 1, 100, 100, 3}
+			var held [2][4]atomic.Int64 // by name, of the mutex, the fair lock, the read-write lock and the semaphore
+			most := [4]int64{1, 1, 100, 3}
+			type choice struct {
+				lockkeeper.Locker
+				held         *atomic.Int64
+				weight, most int64 // a reader counts 1, a writer 100
+			}
 			var ks []*lockkeeper.Keeper
 			for range keepers {
 				ks = append(ks, s.Keeper(t, nil))
@@ -256,44 +258,40 @@ func TestLockAllNeverDeadlocks(t *testing.T) {
 				names := [2]kinds{kindsOf(t, ks[w%keepers], "x"), kindsOf(t, ks[w%keepers], "y")}
 				group.Go(func() {
 					for range rounds {
-						type choice struct{ name, kind int }
 						var chosen []choice
-						var lockers []lockkeeper.Locker
 						for name, l := range names {
-							side := 2 + r.IntN(2) // of the read-write lock
-							for _, kind := range []int{0, 1, side, 4} {
+							weights, lockers := [4]int64{1, 1, 1, 2}, [4]lockkeeper.Locker{l.mutex, l.fair, l.read, l.permits}
+							if r.IntN(2) == 0 {
+								weights[2], lockers[2] = 100, l.write
+							}
+							for kind, locker := range lockers {
 								if r.IntN(2) == 0 {
-									chosen = append(chosen, choice{name, kind})
-									lockers = append(lockers, []lockkeeper.Locker{l.mutex, l.fair, l.read, l.write, l.permits}[kind])
+									chosen = append(chosen, choice{locker, &held[name][kind], weights[kind], most[kind]})
 								}
 							}
 						}
-						if len(lockers) == 0 {
+						if len(chosen) == 0 {
 							continue
 						}
-						r.Shuffle(len(lockers), func(i, j int) {
-							lockers[i], lockers[j] = lockers[j], lockers[i]
-							chosen[i], chosen[j] = chosen[j], chosen[i]
-						})
+						r.Shuffle(len(chosen), func(i, j int) { chosen[i], chosen[j] = chosen[j], chosen[i] })
+						var lockers []lockkeeper.Locker
+						for _, c := range chosen {
+							lockers = append(lockers, c.Locker)
+						}
 						all, err := lockkeeper.LockAll(ctx, lockers...)
 						if err != nil {
 							t.Errorf("LockAll: %v", err)
 							return
 						}
-						count := func(sign int64) {
-							for _, c := range chosen {
-								of := c.kind
-								if of == 3 {
-									of = 2 // one lock
-								}
-								if n := held[c.name][of].Add(sign * weights[c.kind]); n > most[of] {
-									t.Errorf("%d of kind %d are held", n, of)
-								}
+						for _, c := range chosen {
+							if n := c.held.Add(c.weight); n > c.most {
+								t.Errorf("%s is held %d times", c.Key(), n)
 							}
 						}
-						count(1)
 						time.Sleep(time.Duration(r.Int64N(int64(2 * lockkeeper.DefaultTTL))))
-						count(-1)
+						for _, c := range chosen {
+							c.held.Add(-c.weight)
+						}
 						must.Report(t, all.Release(ctx))
 					}
 				})

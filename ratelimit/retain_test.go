@@ -112,23 +112,6 @@ func TestRetainOfFewCalls(t *testing.T) {
 	})
 }
 
-// TestRetainPause: a pause is in force at once in the process that calls Pause, and a time ahead later in others.
-func TestRetainPause(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		_, l := ahead(t, 1000, 2)
-		l[0].allows(t, 50)
-		l[1].allows(t, 50)
-		requirePause(t, l[0].Limiter, 10*time.Second)
-		l[0].grants(t, "by the process that pauses", 10, 0)
-		time.Sleep(settling)
-		l[1].grants(t, "by another process", 10, 0)
-		must.OK(t, l[0].Resume(t.Context()))
-		l[0].grants(t, "after Resume", 10, 10)
-		time.Sleep(settling)
-		l[1].grants(t, "by another process after Resume", 10, 10)
-	})
-}
-
 // TestRetainForgetsAnswersUnderWay: what the server has granted before a pause, limit or resumption is known here is not used after it.
 func TestRetainForgetsAnswersUnderWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

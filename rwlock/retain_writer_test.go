@@ -2,15 +2,14 @@ package rwlock_test
 
 import (
 	"sync"
-	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
+	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/rwlock"
-	"github.com/redis/go-redis/v9"
 )
 
 // TestRetainCostsContinuousWriterATenth lets two processes read all the time and retain leases when they may, while another one writes
@@ -19,22 +18,19 @@ func TestRetainCostsContinuousWriterATenth(t *testing.T) {
 	const length, rtt, pause = time.Second, time.Millisecond, 2 * time.Millisecond
 	writes := map[bool]int{}
 	for _, retain := range []bool{false, true} {
-		retains(t, func(s *embedded.Server, _, other *retainer) {
-			var recalls atomic.Int64
+		synctest.Test(t, func(t *testing.T) {
+			s := lockkeepertest.New(t)
+			var recorder lockkeepertest.Recorder
+			open := func(retain bool) *rwlock.Lock {
+				k := s.Keeper(t, &lockkeeper.Options{Hooks: recorder.Hooks()})
+				return must.Get(rwlock.New(k, "x", &rwlock.Options{Retain: retain}))(t)
+			}
+			writer := open(false)
+			s.SlowAnswers(rtt)
 			start := time.Now()
 			var readers sync.WaitGroup
 			for range 2 {
-				n := s.Network()
-				n.DelayReplies(rtt)
-				rdb := redis.NewClient(n.Options(time.Second))
-				k, err := lockkeeper.New(rdb, &lockkeeper.Options{Hooks: lockkeeper.Hooks{Recalled: func(lockkeeper.Event) { recalls.Add(1) }}})
-				other.Must(err)
-				s.Cleanup(func() {
-					_ = k.Close()
-					_ = rdb.Close()
-				})
-				l, err := rwlock.New(k, "x", &rwlock.Options{Retain: retain})
-				other.Must(err)
+				l := open(retain)
 				readers.Go(func() {
 					for time.Since(start) < length {
 						lease, err := l.RLock(ctx)
@@ -47,17 +43,15 @@ func TestRetainCostsContinuousWriterATenth(t *testing.T) {
 					}
 				})
 			}
-			other.Net.DelayReplies(rtt)
 			for time.Since(start) < length {
-				l, err := other.Lock.Lock(ctx)
-				other.Must(err)
-				other.Leave(l)
+				must.OK(t, must.Get(writer.Lock(ctx))(t).Release(ctx))
 				writes[retain]++
 				time.Sleep(pause)
 			}
 			readers.Wait()
-			if retain && recalls.Load() == 0 {
-				t.Error("no lease was retained")
+			s.Restore()
+			if retain {
+				recorder.Require(t, "Recalled", "x")
 			}
 		})
 	}
