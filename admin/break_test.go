@@ -16,7 +16,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/fair"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
-	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/lockkeeper/lockkeeper/once"
 	"github.com/lockkeeper/lockkeeper/ratelimit"
@@ -382,35 +381,6 @@ func TestBreakOnce(t *testing.T) {
 	isBroken(t, err, lockkeeper.ErrLost)
 	if r := must(job.Status(background)); r.Outcome != once.None {
 		t.Errorf("after the break: %+v", r)
-	}
-}
-
-// TestBreakDuringExtend checks that a lease is lost whether the break comes before an Extend, after it, or between its request and
-// the answer.
-func TestBreakDuringExtend(t *testing.T) {
-	for _, p := range breakable {
-		t.Run(string(p.kind), func(t *testing.T) {
-			onServer(t, func(t *testing.T, s *lockkeepertest.Server) {
-				k, ops := s.Keeper(t, nil), s.Keeper(t, nil)
-				lock := p.open(k, time.Second)
-				for range 20 {
-					lease := must(lock.TryLock(background))
-					extended := make(chan error)
-					go func() { extended <- lease.Extend(background, 2*time.Second) }()
-					must(admin.Break(background, ops, p.kind, "x", withToken(lease.Token())))
-					if err := <-extended; err != nil && !errors.Is(err, lockkeeper.ErrLost) {
-						t.Errorf("Extend: %v", err)
-					}
-					<-lease.Done()
-					if err := lease.Err(); !errors.Is(err, lockkeeper.ErrLost) {
-						t.Error(err)
-					}
-					if held := must(admin.Inspect(background, ops, p.kind, "x")).Holders; p.kind != "ratelimit" && len(held) != 0 {
-						t.Errorf("held after the break: %+v", held)
-					}
-				}
-			})
-		})
 	}
 }
 

@@ -5,12 +5,10 @@ import (
 	"io"
 	"net"
 	"testing"
-	"testing/synctest"
 
 	"github.com/lockkeeper/lockkeeper/internal/testing/parallel"
 	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
-	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 )
@@ -38,10 +36,4 @@ func must[T any](x T, err error) T {
 		panic(err)
 	}
 	return x
-}
-
-// onServer runs a test with a server under virtual time.
-func onServer(t *testing.T, test func(t *testing.T, s *lockkeepertest.Server)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) { test(t, lockkeepertest.New(t)) })
 }

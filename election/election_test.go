@@ -173,54 +173,6 @@ func TestCampaignsAgainAfterLoss(t *testing.T) {
 	}
 }
 
-func TestOutageDeposesLeaderAndElectsOne(t *testing.T) {
-	for _, outage := range []time.Duration{ttl / 10, ttl / 2, 2 * ttl, 20 * ttl} {
-		t.Run(outage.String(), func(t *testing.T) {
-			bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
-				ts := newTerms()
-				ctx, cancel := context.WithCancel(t.Context())
-				var elections []*election.Election
-				var results []<-chan error
-				for i := range 4 {
-					m := must.Get(mutex.New(s.Keeper(t, nil), "boss", &mutex.Options{TTL: ttl}))(t)
-					e := newElection(t, m, nil)
-					elections = append(elections, e)
-					results = append(results, run(ctx, e, ts.lead(t, i, false)))
-				}
-				leading := func() (n int) {
-					for _, e := range elections {
-						if e.Leading() {
-							n++
-						}
-					}
-					return n
-				}
-				first := <-ts.starts
-				s.Unreachable()
-				time.Sleep(outage)
-				if n := leading(); n > 1 || outage > ttl && n != 0 {
-					t.Errorf("%d lead during the outage", n)
-				}
-				s.Restore()
-				if outage > ttl {
-					<-ts.starts
-				}
-				time.Sleep(10 * ttl)
-				if n := leading(); n != 1 {
-					t.Errorf("%d lead after the outage", n)
-				}
-				if n := ts.count(); outage > ttl && n != 2 || outage <= ttl/2 && (n != 1 || first.ctx.Err() != nil) {
-					t.Errorf("%d terms, the first: %v", n, first.ctx.Err())
-				}
-				cancel()
-				for _, result := range results {
-					must.Report(t, <-result)
-				}
-			})
-		})
-	}
-}
-
 // TestLockIsHeldUntilLeadReturns checks that the end of Run's context does not let anybody else lead before lead has returned.
 func TestLockIsHeldUntilLeadReturns(t *testing.T) {
 	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {

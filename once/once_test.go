@@ -11,7 +11,6 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
@@ -338,49 +337,6 @@ func TestClose(t *testing.T) {
 		p[1].runJob(p[1].job(time.Hour, nil), 0, nil, once.Ran)
 		must.Report(t, p[1].keeper.Close())
 		p[2].runJob(p[2].job(time.Hour, nil), 0, nil, once.Done)
-	})
-}
-
-// Late copies of earlier requests neither end the record, nor extend it, nor acquire the lease again.
-func TestLateDuplicatesKeepRecord(t *testing.T) {
-	inBubble(t, 2, func(server *miniredis.Miniredis, p []*process) {
-		opts := &once.Options{TTL: 30 * time.Second}
-		start := time.Now()
-		var token string
-		// The job ends 10 s before the end of the period, less than the ttl that renewals ask for.
-		r, err := p[0].job(time.Minute, opts).Do(ctx, func(context.Context, uint64) error {
-			token, _ = server.Get(key)
-			time.Sleep(50 * time.Second)
-			return nil
-		})
-		if r.Outcome != once.Ran || err != nil {
-			t.Fatalf("%v, %v", r, err)
-		}
-		rdb := redis.NewClient(p[1].net.Options(time.Second))
-		defer func() { _ = rdb.Close() }()
-		keys := []string{key, "{lock:x}:once:meta", "{lock:x}:once:queue", "{lock:x}:once:tombstones"}
-		settings := protocol.Settings(1000, "lock:wake:", false)
-		for _, late := range []struct {
-			script *lua.Script
-			args   []any
-		}{
-			{lua.Once.Fast.Renew, protocol.FastRenewArgs(nil, token, 30_000)},
-			{lua.Once.Renew, protocol.RenewArgs(nil, token, 30_000, 0, settings, nil)},
-			{lua.Once.Acquire, protocol.AcquireArgs(nil, token, 30_000, "", settings, nil, nil)},
-			{lua.Once.Release, protocol.ReleaseArgs(nil, token, settings, 0, 0, 0)},
-		} {
-			var own []string
-			for _, key := range late.script.Keys {
-				own = append(own, keys[key])
-			}
-			must.OK(t, rdb.Eval(ctx, late.script.Text, own, late.args...).Err())
-			p[1].runJob(p[1].job(time.Minute, opts), 0, nil, once.Done)
-			if left := server.TTL(key) + time.Since(start); left < 59*time.Second || left > 61*time.Second {
-				t.Errorf("after a late %s the record ends %v after the start", late.script.Name, left)
-			}
-		}
-		time.Sleep(time.Until(r.Next) + time.Second)
-		p[1].runJob(p[1].job(time.Minute, opts), 0, nil, once.Ran)
 	})
 }
 

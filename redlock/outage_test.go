@@ -14,6 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/lockkeeper/lockkeeper/redlock"
+	"github.com/lockkeeper/lockkeeper/semaphore"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -27,7 +28,11 @@ func TestLocalCallersFailTogether(t *testing.T) {
 	for name, of := range map[string]func(k *lockkeeper.Keeper) (locker, error){
 		"mutex":          func(k *lockkeeper.Keeper) (locker, error) { return mutex.New(k, "x", nil) },
 		"retained_mutex": func(k *lockkeeper.Keeper) (locker, error) { return mutex.New(k, "x", &mutex.Options{Retain: true}) },
-		"redlock":        func(k *lockkeeper.Keeper) (locker, error) { return redlock.New([]*lockkeeper.Keeper{k}, "x", nil) },
+		"retained_permits": func(k *lockkeeper.Keeper) (locker, error) {
+			s, err := semaphore.New(k, "x", 1, &semaphore.Options{Retain: true})
+			return s.Locker(), err
+		},
+		"redlock": func(k *lockkeeper.Keeper) (locker, error) { return redlock.New([]*lockkeeper.Keeper{k}, "x", nil) },
 	} {
 		test := func(t *embedded.Server, breakIt func(n *faultnet.Net), held bool) {
 			process := func() (locker, *faultnet.Net) {

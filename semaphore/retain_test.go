@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -74,14 +73,6 @@ func (p *retainer) refuses(what string) {
 	}
 }
 
-// wantAvailable checks how many permits the server has for others.
-func (p *retainer) wantAvailable(want int) {
-	p.t.Helper()
-	if n, err := p.Available(context.Background()); n != want || err != nil {
-		p.t.Errorf("%d permits are available, want %d: %v", n, want, err)
-	}
-}
-
 // waits acquires n permits in the background.
 func (p *retainer) waits(ctx context.Context, n int) (granted chan *lockkeeper.Lease, failed chan error) {
 	granted, failed = make(chan *lockkeeper.Lease, 1), make(chan error, 1)
@@ -95,35 +86,6 @@ func (p *retainer) waits(ctx context.Context, n int) (granted chan *lockkeeper.L
 	}()
 	synctest.Wait()
 	return granted, failed
-}
-
-func TestRetainedPermitsHaveLeasesOfTheirOwn(t *testing.T) {
-	retains(t, 3, func(s *embedded.Server, p, _ *retainer) {
-		p.fill(3)
-		var fences []uint64
-		var all []*lockkeeper.Lease
-		if n := p.Scripts(func() {
-			for range 3 {
-				l := p.hold(1)
-				all, fences = append(all, l), append(fences, l.Fence())
-			}
-		}); n != 0 {
-			s.Errorf("three permits took %d scripts", n)
-		}
-		slices.Sort(fences)
-		if len(slices.Compact(fences)) != 3 {
-			s.Errorf("fences %v", fences)
-		}
-		p.refuses("a fourth permit of three")
-		p.wantAvailable(0)
-		p.Leave(all[1]) // the process retains it
-		p.wantAvailable(0)
-		p.Leave(all[1]) // again
-		l := p.hold(1)
-		if err := l.Err(); err != nil || l.Token() != all[1].Token() {
-			s.Errorf("%v, %v", l, err)
-		}
-	})
 }
 
 func TestRetainedPermitsAreServedInOrder(t *testing.T) {
@@ -211,21 +173,6 @@ func TestRetainedPermitsAreRecalled(t *testing.T) {
 	})
 }
 
-func TestRetainedPermitsAreGivenBackUnused(t *testing.T) {
-	retains(t, 3, func(s *embedded.Server, p, other *retainer) {
-		p.fill(3)
-		for range 5 {
-			time.Sleep(retaining.TTL / 2)
-			p.Leave(p.hold(1))
-		}
-		if n, err := other.Available(s.Context()); n < 1 || err != nil {
-			s.Errorf("%d of 3 available, %v: one is enough for the process", n, err)
-		}
-		time.Sleep(retaining.TTL * 7 / 3)
-		other.wantAvailable(3)
-	})
-}
-
 func TestRetainedPermitsLoweredLimit(t *testing.T) {
 	retains(t, 3, func(s *embedded.Server, p, other *retainer) {
 		p.fill(3)
@@ -267,53 +214,6 @@ func TestRetainedPermitsLimitsThatDiffer(t *testing.T) {
 		}
 		p.Leave(a[0])
 		other.Leave(<-granted)
-	})
-}
-
-// An outage is not contention for those who wait inside, and costs each of them one MaxElapsed, not one for each caller before it.
-func TestRetainedPermitsOutage(t *testing.T) {
-	retains(t, 2, func(s *embedded.Server, p, _ *retainer) {
-		p.fill(2)
-		first, second := p.hold(1), p.hold(1)
-		brief := func() (cancel func(), failed chan error) {
-			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-			_, failed = p.waits(ctx, 1)
-			return cancel, failed
-		}
-		p.Net.DelayReplies(20 * time.Second) // each call takes as long to fail
-		cancel, failed := brief()
-		defer cancel()
-		if err := <-failed; !errors.Is(err, lockkeeper.ErrNotAcquired) {
-			s.Errorf("while both leases are certain: %v", err)
-		}
-		var all []chan error
-		for range 100 {
-			_, failed := p.waits(context.Background(), 1)
-			all = append(all, failed)
-		}
-		<-first.Done()
-		<-second.Done()
-		cancel, failed = brief()
-		defer cancel()
-		if err := <-failed; !errors.Is(err, lockkeeper.ErrUnavailable) {
-			s.Errorf("when both leases are lost: %v", err)
-		}
-		var gaveUp time.Time // the first of them
-		for _, failed := range all {
-			if err := <-failed; !errors.Is(err, lockkeeper.ErrUnavailable) {
-				s.Errorf("without an end of the wait: %v", err)
-			}
-			if gaveUp.IsZero() {
-				gaveUp = time.Now()
-			}
-		}
-		if d := time.Since(gaveUp); d > 5*time.Second {
-			s.Errorf("the last of 100 callers has given up %v after the first", d)
-		}
-		_, _ = first.Release(s.Context()), second.Release(s.Context())
-		p.Net.DelayReplies(0)
-		time.Sleep(2 * time.Minute)
-		p.fill(2)
 	})
 }
 
