@@ -188,9 +188,7 @@ func TestCloseReleasesLeaseThatNobodyGets(t *testing.T) {
 			synctest.Wait()
 		}
 		cancel()
-		if err := <-ended; !errors.Is(err, context.Canceled) {
-			b.Error(err)
-		}
+		must.Match(b, <-ended, context.Canceled)
 		b.must(p.Close())
 		for _, e := range p.events {
 			if e.hook == "Released" || e.hook == "Lost" {

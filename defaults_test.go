@@ -49,21 +49,23 @@ func TestDefaultsMatchDocs(t *testing.T) {
 
 // TestDerivedDefaults checks defaults that depend on other options.
 func TestDerivedDefaults(t *testing.T) {
-	for _, x := range []struct{ set, want Options }{
-		{Options{HeartbeatInterval: time.Second}, Options{HeartbeatInterval: time.Second, HeartbeatTimeout: 3 * time.Second}},
-		{Options{HeartbeatTimeout: 9 * time.Second}, Options{HeartbeatInterval: 3 * time.Second, HeartbeatTimeout: 9 * time.Second}},
-		{Options{Retry: RetryPolicy{MinBackoff: time.Minute}}, Options{Retry: RetryPolicy{MinBackoff: time.Minute, MaxBackoff: time.Minute}}},
-		{Options{Retry: RetryPolicy{MaxBackoff: 5 * time.Millisecond}}, Options{Retry: RetryPolicy{MinBackoff: 5 * time.Millisecond, MaxBackoff: 5 * time.Millisecond}}},
+	type pair struct{ less, more time.Duration }
+	heartbeat := func(interval, timeout time.Duration) pair {
+		o := must.Get((&Options{HeartbeatInterval: interval, HeartbeatTimeout: timeout}).withDefaults())(t)
+		return pair{o.HeartbeatInterval, o.HeartbeatTimeout}
+	}
+	backoff := func(least, most time.Duration) pair {
+		o := must.Get((&Options{Retry: RetryPolicy{MinBackoff: least, MaxBackoff: most}}).withDefaults())(t)
+		return pair{o.Retry.MinBackoff, o.Retry.MaxBackoff}
+	}
+	for want, got := range map[pair]pair{
+		{time.Second, 3 * time.Second}:               heartbeat(time.Second, 0),
+		{3 * time.Second, 9 * time.Second}:           heartbeat(0, 9*time.Second),
+		{time.Minute, time.Minute}:                   backoff(time.Minute, 0),
+		{5 * time.Millisecond, 5 * time.Millisecond}: backoff(0, 5*time.Millisecond),
 	} {
-		o, err := x.set.withDefaults()
-		if err != nil {
-			t.Errorf("%+v: %v", x.set, err)
-		}
-		if x.want.HeartbeatInterval != 0 && (o.HeartbeatInterval != x.want.HeartbeatInterval || o.HeartbeatTimeout != x.want.HeartbeatTimeout) {
-			t.Errorf("%+v: HeartbeatInterval %v, HeartbeatTimeout %v", x.set, o.HeartbeatInterval, o.HeartbeatTimeout)
-		}
-		if x.want.Retry.MinBackoff != 0 && (o.Retry.MinBackoff != x.want.Retry.MinBackoff || o.Retry.MaxBackoff != x.want.Retry.MaxBackoff) {
-			t.Errorf("%+v: Retry %v", x.set, o.Retry)
+		if got != want {
+			t.Errorf("%v, want %v", got, want)
 		}
 	}
 }

@@ -2,7 +2,6 @@ package lockkeeper_test
 
 import (
 	"context"
-	"errors"
 	"regexp"
 	"strconv"
 	"strings"
@@ -11,86 +10,8 @@ import (
 
 	"github.com/alicebob/miniredis/v2/server"
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/fair"
-	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/lua"
-	"github.com/lockkeeper/lockkeeper/mutex"
-	"github.com/lockkeeper/lockkeeper/ratelimit"
-	"github.com/lockkeeper/lockkeeper/rwlock"
-	"github.com/lockkeeper/lockkeeper/semaphore"
-	"github.com/redis/go-redis/v9"
 )
-
-// FuzzOptions checks that keepers and locks reject numbers with ErrInvalid unless they are within the documented
-// bounds.
-func FuzzOptions(f *testing.F) {
-	ms := int64(time.Millisecond)
-	for _, n := range [][7]int64{
-		{}, {30000 * ms, 90000 * ms, 2000 * ms, 6000 * ms, 3600000 * ms, 10 * ms, 1000 * ms},
-		{1, 1, 1, 1, 1, 1, 1}, {-1, -1, -1, -1, -1, -1, -1}, {1<<63 - 1, 1<<63 - 1, 1<<63 - 1, 1<<63 - 1, 1<<63 - 1, 1<<63 - 1, 1<<63 - 1},
-		{-1 << 63, -1 << 63, -1 << 63, -1 << 63, -1 << 63, -1 << 63, -1 << 63}, {10 * ms, 9 * ms, 10 * ms, 20 * ms, 60000 * ms, 2 * ms, ms},
-	} {
-		f.Add(n[0], n[1], n[2], n[3], n[4], n[5], n[6])
-	}
-	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
-	f.Cleanup(func() { _ = rdb.Close() })
-	f.Fuzz(func(t *testing.T, ttl, most, interval, timeout, idle, low, high int64) {
-		refused := func(err error) bool {
-			if err != nil && !errors.Is(err, lockkeeper.ErrInvalid) {
-				t.Errorf("neither accepted nor ErrInvalid: %v", err)
-			}
-			return err != nil
-		}
-		between := func(option string, n, least, greatest int64) {
-			if n != 0 && (n < least || n > greatest) {
-				t.Errorf("%s %v was accepted", option, time.Duration(n))
-			}
-		}
-		day := int64(24 * time.Hour)
-		k, err := lockkeeper.New(rdb, &lockkeeper.Options{
-			HeartbeatInterval: time.Duration(interval), HeartbeatTimeout: time.Duration(timeout), MetadataTTL: time.Duration(idle),
-			Retry: lockkeeper.RetryPolicy{MinBackoff: time.Duration(low), MaxBackoff: time.Duration(high)},
-		})
-		if refused(err) {
-			k = must.Get(lockkeeper.New(rdb, nil))(t)
-		} else {
-			between("HeartbeatInterval", interval, 10*ms, day/24)
-			between("HeartbeatTimeout", timeout, 20*ms, day)
-			between("MetadataTTL", idle, 60000*ms, 365*day)
-			between("Retry.MinBackoff", low, ms, day/24)
-			between("Retry.MaxBackoff", high, ms, day/24)
-			if interval != 0 && timeout != 0 && timeout < 2*interval || low != 0 && high != 0 && high < low {
-				t.Errorf("HeartbeatInterval %d, HeartbeatTimeout %d, Retry.MinBackoff %d, Retry.MaxBackoff %d were accepted", interval, timeout, low, high)
-			}
-		}
-		d, m := time.Duration(ttl), time.Duration(most)
-		_, err1 := mutex.New(k, "x", &mutex.Options{TTL: d, MaxLifetime: m})
-		_, err2 := fair.New(k, "x", &fair.Options{TTL: d, MaxLifetime: m})
-		_, err3 := rwlock.New(k, "x", &rwlock.Options{TTL: d, MaxLifetime: m})
-		_, err4 := semaphore.New(k, "x", 3, &semaphore.Options{TTL: d, MaxLifetime: m})
-		for _, err := range []error{err1, err2, err3, err4} {
-			if !refused(err) {
-				between("TTL", ttl, 10*ms, 365*day)
-				between("MaxLifetime", most, max(ttl, 10*ms), 1<<63-1)
-			}
-		}
-		streak := int(most)
-		if _, err := rwlock.New(k, "x", &rwlock.Options{MaxWriterStreak: streak}); !refused(err) && streak > 1_000_000 {
-			t.Errorf("MaxWriterStreak %d was accepted", streak)
-		}
-		limit := int(low)
-		_, err5 := ratelimit.New(k, "x", limit, d, nil)
-		_, err6 := ratelimit.NewConcurrent(k, "x", limit, d, int(high), nil)
-		for _, err := range []error{err5, err6} {
-			if !refused(err) && (limit < 1 || limit > 1_000_000_000 || d < ratelimit.MinWindow || d > ratelimit.MaxWindow) {
-				t.Errorf("limit %d, window %v were accepted", limit, d)
-			}
-		}
-		if !refused(err6) && (high < 1 || high > 1_000_000_000) {
-			t.Errorf("maxConcurrent %d was accepted", high)
-		}
-	})
-}
 
 // hugeReply announces a million elements or bytes. The client allocates memory for them before it has read any, so a
 // hostile server can exhaust the memory of a client; code on top of the client cannot prevent it.

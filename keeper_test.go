@@ -232,9 +232,7 @@ func TestHooks(t *testing.T) {
 		p.told(lease, "AcquireStart", "AcquireDone")
 		_, err := q.mutex("x").TryLock(background)
 		q.told(nil, "AcquireStart", "AcquireDone, not acquired")
-		if !errors.Is(err, lockkeeper.ErrNotAcquired) {
-			b.Error(err)
-		}
+		must.Match(b, err, lockkeeper.ErrNotAcquired)
 		second := q.lockAsync("x")
 		time.Sleep(heartbeatInterval / 4)
 		third := r.lockAsync("x")
@@ -317,9 +315,7 @@ func TestCloseIsBounded(t *testing.T) {
 				if d := time.Since(start); d > 3*time.Second || d < least {
 					b.Errorf("Close took %v", d)
 				}
-				if err := lease.Err(); !errors.Is(err, lockkeeper.ErrReleased) {
-					b.Error(err)
-				}
+				must.Match(b, lease.Err(), lockkeeper.ErrReleased)
 				synctest.Wait()
 				for len(results) > 0 {
 					calls--

@@ -71,9 +71,7 @@ func TestLockAllHoldsAllAndReleasesAll(t *testing.T) {
 			t.Errorf("%v, %v", err, time.Until(all.Deadline()))
 		}
 		other := kindsOf(t, s.Keeper(t, nil), "x")
-		if _, err := lockkeeper.TryLockAll(t.Context(), other.mutex, other.read); !errors.Is(err, lockkeeper.ErrNotAcquired) {
-			t.Errorf("TryLockAll: %v", err)
-		}
+		must.Fail(lockkeeper.TryLockAll(t.Context(), other.mutex, other.read))(t, lockkeeper.ErrNotAcquired)
 		must.Report(t, all.Release(t.Context()))
 		<-done
 		if !errors.Is(all.Err(), lockkeeper.ErrReleased) || !errors.Is(context.Cause(ctx), lockkeeper.ErrReleased) {
@@ -103,15 +101,9 @@ func TestLockAllIsLostWithOne(t *testing.T) {
 						t.Errorf("lease %d: %v", j, lease.Err())
 					}
 				}
-				if err := all.Extend(t.Context(), time.Minute); !errors.Is(err, lockkeeper.ErrLost) {
-					t.Errorf("Extend: %v", err)
-				}
-				if err := all.Release(t.Context()); !errors.Is(err, lockkeeper.ErrLost) {
-					t.Errorf("Release: %v", err)
-				}
-				if err := all.Err(); !errors.Is(err, lockkeeper.ErrLost) {
-					t.Errorf("after Release: %v", err)
-				}
+				must.Match(t, all.Extend(t.Context(), time.Minute), lockkeeper.ErrLost)
+				must.Match(t, all.Release(t.Context()), lockkeeper.ErrLost)
+				must.Match(t, all.Err(), lockkeeper.ErrLost)
 			})
 		})
 	}
@@ -152,9 +144,7 @@ func TestLockAllReleasesWhatItHasAcquired(t *testing.T) {
 				s.RequireHeld(t, "a")
 				s.RequireWaiting(t, "b", 1)
 				x.fault(t, s, c)
-				if err := <-result; !errors.Is(err, x.want) {
-					t.Errorf("LockAll: %v", err)
-				}
+				must.Match(t, <-result, x.want)
 				s.RequireFree(t, "a")
 				_ = held.Release(t.Context())
 				s.RequireFree(t, "b")

@@ -83,10 +83,7 @@ func ExampleMutex_Adopt() {
 	handedOn, _ := mutex.New(k, "job:7", &mutex.Options{NoRenewal: true})
 	m, _ := mutex.New(k, "job:7", nil)
 
-	first, err := handedOn.Lock(ctx)
-	if err != nil {
-		log.Fatal(err)
-	}
+	first, _ := handedOn.Lock(ctx)
 	token := first.Token() // sent along with the job
 
 	lease, err := m.Adopt(ctx, token)
@@ -135,10 +132,7 @@ func ExampleMutex_Holder() {
 	defer end()
 	m, _ := mutex.New(k, "orders:42", nil)
 
-	lease, err := m.Lock(ctx)
-	if err != nil {
-		log.Fatal(err)
-	}
+	lease, _ := m.Lock(ctx)
 	holder, held, err := m.Holder(ctx)
 	fmt.Println(held, holder.Keeper == k.ID(), holder.Fence == lease.Fence(), err)
 	_ = lease.Release(ctx)

@@ -176,9 +176,7 @@ func TestCallDuringRunReportsRunning(t *testing.T) {
 		if left := time.Until(r.Next); left <= 0 || left > 30*time.Second {
 			t.Errorf("its lease ends in %v", left)
 		}
-		if err := b.Reset(ctx); !errors.Is(err, lockkeeper.ErrNotAcquired) {
-			t.Errorf("Reset of a run: %v", err)
-		}
+		must.Match(t, b.Reset(ctx), lockkeeper.ErrNotAcquired)
 		time.Sleep(6 * time.Minute)
 		p[1].runJob(b, 0, nil, once.Done)
 	})
@@ -245,9 +243,7 @@ func TestRunsElsewhereAfterCrash(t *testing.T) {
 			t.Errorf("the lease outlived the crash by %v", d)
 		}
 		p[1].runJob(b, 0, nil, once.Ran)
-		if err := <-ended; !errors.Is(err, lockkeeper.ErrLost) {
-			t.Errorf("the process that was cut off: %v", err)
-		}
+		must.Match(t, <-ended, lockkeeper.ErrLost)
 		p[1].runJob(b, 0, nil, once.Done)
 	})
 }

@@ -159,9 +159,7 @@ func TestPauseWithoutReply(t *testing.T) {
 		s.Unreachable()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := a.Pause(ctx, time.Hour); !errors.Is(err, lockkeeper.ErrUnavailable) {
-			t.Errorf("%v, want ErrUnavailable", err)
-		}
+		must.Match(t, a.Pause(ctx, time.Hour), lockkeeper.ErrUnavailable)
 		s.Restore()
 		time.Sleep(time.Minute)
 		requireAvailable(t, a, 10)

@@ -158,9 +158,7 @@ func TestRetainSetLimit(t *testing.T) {
 		if r, err := l[1].Allow(t.Context()); err != nil || r.Limit != 10 {
 			t.Errorf("%+v, %v", r, err)
 		}
-		if _, err := l[1].AllowN(t.Context(), 11); !errors.Is(err, ratelimit.ErrAboveLimit) {
-			t.Errorf("AllowN above the limit in force: %v", err)
-		}
+		must.Fail(l[1].AllowN(t.Context(), 11))(t, ratelimit.ErrAboveLimit)
 		must.OK(t, l[0].SetLimit(t.Context(), 100))
 		l[0].grants(t, "after the limit was raised", 20, 20)
 		time.Sleep(settling)
@@ -185,9 +183,7 @@ func TestRetainAboveLimit(t *testing.T) {
 		if r, err := l[0].Allow(t.Context()); err != nil || r.Limit != 10 {
 			t.Errorf("%+v, %v", r, err)
 		}
-		if err := <-failed; !errors.Is(err, ratelimit.ErrAboveLimit) {
-			t.Errorf("AllowN above the limit in force: %v", err)
-		}
+		must.Match(t, <-failed, ratelimit.ErrAboveLimit)
 	})
 }
 
@@ -348,9 +344,7 @@ func TestRetainEndedContextAndClose(t *testing.T) {
 		if r, err := l[0].Allow(t.Context()); !errors.Is(err, lockkeeper.ErrClosed) {
 			t.Errorf("%+v, %v", r, err)
 		}
-		if err := l[0].Wait(t.Context()); !errors.Is(err, lockkeeper.ErrClosed) {
-			t.Error(err)
-		}
+		must.Match(t, l[0].Wait(t.Context()), lockkeeper.ErrClosed)
 	})
 }
 

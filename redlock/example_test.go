@@ -146,10 +146,7 @@ func ExampleLock_Holder() {
 	defer end()
 	l, _ := redlock.New(keepers, "orders:42", nil)
 
-	lease, err := l.Lock(ctx)
-	if err != nil {
-		log.Fatal(err)
-	}
+	lease, _ := l.Lock(ctx)
 	defer lease.Release(ctx)
 	holder, held, err := l.Holder(ctx)
 	fmt.Println(held, holder.Token == lease.Token(), err)

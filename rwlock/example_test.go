@@ -47,10 +47,7 @@ func ExampleLock_Downgrade() {
 	defer end()
 	l, _ := rwlock.New(k, "catalogue", nil)
 
-	write, err := l.Lock(ctx)
-	if err != nil {
-		log.Fatal(err)
-	}
+	write, _ := l.Lock(ctx)
 	defer write.Release(ctx) // has no effect once it is a read lease
 
 	read, err := l.Downgrade(ctx, write)

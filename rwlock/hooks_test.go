@@ -229,21 +229,15 @@ func TestHooksOfDetachedLease(t *testing.T) {
 		defer cancel()
 		go func() {
 			time.Sleep(time.Millisecond)
-			if _, err := l.Upgrade(ctx, third); !errors.Is(err, rwlock.ErrUpgradeConflict) {
-				t.Errorf("a second upgrade: %v", err)
-			}
+			must.Fail(l.Upgrade(ctx, third))(t, rwlock.ErrUpgradeConflict)
 			_ = third.Release(ctx)
 		}()
-		if _, err := l.Upgrade(brief, second); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("an upgrade beside another reader: %v", err)
-		}
+		must.Fail(l.Upgrade(brief, second))(t, context.DeadlineExceeded)
 		must.OK(t, other.Release(ctx))
 		time.Sleep(10 * time.Second)
 		s.LoseLease(t, "x")
 		time.Sleep(time.Minute)
-		if err := second.Release(ctx); !errors.Is(err, lockkeeper.ErrLost) {
-			t.Errorf("the lease that was lost: %v", err)
-		}
+		must.Match(t, second.Release(ctx), lockkeeper.ErrLost)
 		if n := c.check(t); n != 2 {
 			t.Errorf("%d calls have failed, want 2", n)
 		}

@@ -79,12 +79,8 @@ func TestUpgradeOfRetainedRead(t *testing.T) {
 		if inside.Token() != inside2.Token() {
 			t.Errorf("two reads have the leases %s and %s", inside.Token(), inside2.Token())
 		}
-		if _, err := p.Downgrade(ctx, inside); !errors.Is(err, lockkeeper.ErrInvalid) {
-			t.Errorf("Downgrade of a read: %v", err)
-		}
-		if _, err := other.Upgrade(ctx, inside); !errors.Is(err, lockkeeper.ErrInvalid) {
-			t.Errorf("Upgrade of another keeper: %v", err)
-		}
+		must.Fail(p.Downgrade(ctx, inside))(t, lockkeeper.ErrInvalid)
+		must.Fail(other.Upgrade(ctx, inside))(t, lockkeeper.ErrInvalid)
 		work := inside.Context(ctx)
 		upgraded := make(chan *lockkeeper.Lease, 1)
 		go func() {
@@ -108,9 +104,7 @@ func TestUpgradeOfRetainedRead(t *testing.T) {
 		if !errors.Is(inside.Err(), lockkeeper.ErrReleased) || !errors.Is(context.Cause(work), lockkeeper.ErrReleased) || w.Fence() <= inside.Fence() {
 			t.Errorf("%v, %v, fence %d after %d", inside.Err(), context.Cause(work), w.Fence(), inside.Fence())
 		}
-		if _, err := other.TryRLock(ctx); !errors.Is(err, lockkeeper.ErrNotAcquired) {
-			t.Errorf("a reader beside a writer: %v", err)
-		}
+		must.Fail(other.TryRLock(ctx))(t, lockkeeper.ErrNotAcquired)
 		read, err := p.Downgrade(ctx, w)
 		p.Must(err)
 		p.Leave(read)
@@ -164,9 +158,7 @@ func TestExtendOfRetainedRead(t *testing.T) {
 			t.Errorf("another reader's lease was shortened to %v", left)
 		}
 		p.Leave(inside)
-		if err := inside.Extend(ctx, time.Minute); !errors.Is(err, lockkeeper.ErrReleased) {
-			t.Errorf("Extend of a lease that was released: %v", err)
-		}
+		must.Match(t, inside.Extend(ctx, time.Minute), lockkeeper.ErrReleased)
 		p.Must(inside2.Extend(ctx, time.Second)) // it is alone
 		if left := time.Until(inside2.Deadline()); left > time.Second {
 			t.Errorf("it lasts for %v", left)

@@ -9,8 +9,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/rwlock"
 )
 
-// TestMain is not inlined: otherwise the generated main package would compile the generic code of go-redis again.
-//
 //go:noinline
 func TestMain(m *testing.M) { conformance.Main(m, primitive) }
 

@@ -289,9 +289,7 @@ func TestLostLeaseEndsRequest(t *testing.T) {
 			_, err = io.ReadAll(response.Body)
 			_ = response.Body.Close()
 		}
-		if !errors.Is(err, lockkeeper.ErrLost) {
-			t.Errorf("begun %t: %v", begun, err)
-		}
+		must.Match(t, err, lockkeeper.ErrLost)
 		client.CloseIdleConnections()
 		server.Close()
 	}
