@@ -5,6 +5,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/testing/conformance"
+	"github.com/lockkeeper/lockkeeper/internal/testing/retaining"
 	"github.com/lockkeeper/lockkeeper/mutex"
 )
 
@@ -23,4 +24,11 @@ var primitive = conformance.Primitive{
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	conformance.All(t, primitive)
+}
+
+func TestRetainedMutex(t *testing.T) {
+	retaining.Test(t, func(k *lockkeeper.Keeper, o retaining.Options) (retaining.Lock, error) {
+		l, err := mutex.New(k, "x", &mutex.Options{Retain: o.Retain, NoRenewal: o.NoRenewal, MaxLifetime: o.MaxLifetime})
+		return retaining.Lock{Inside: l.Lock, Alone: l.Lock, TryAlone: l.TryLock, Do: l.Do, Adopt: l.Adopt, Kind: mutex.Kind, Turns: true}, err
+	})
 }

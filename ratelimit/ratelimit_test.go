@@ -4,12 +4,21 @@ import (
 	"context"
 	"errors"
 	"math"
+	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/alicebob/miniredis/v2/server"
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/testing/conformance"
+	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
+	"github.com/lockkeeper/lockkeeper/lockkeepertest"
+	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/lockkeeper/lockkeeper/ratelimit"
+	"github.com/redis/go-redis/v9"
 )
 
 //go:noinline
@@ -84,4 +93,164 @@ func TestConformance(t *testing.T) {
 func TestConformanceWithoutLeases(t *testing.T) {
 	t.Parallel()
 	conformance.Run(t, leaseless)
+}
+
+// TestInvalidOptionsRejected: each error names what is wrong. Options that all locks have are tested in internal/testing/conformance.
+func TestInvalidOptionsRejected(t *testing.T) {
+	const year = 365 * 24 * time.Hour
+	s := lockkeepertest.New(t)
+	k := s.Keeper(t, nil)
+	slow := s.Keeper(t, &lockkeeper.Options{ReplicaAck: lockkeeper.ReplicaAck{Replicas: 1, Timeout: 8 * time.Second}})
+	retain := ratelimit.Options{Retain: true}
+	for _, x := range []struct {
+		keeper *lockkeeper.Keeper
+		limit  int
+		window time.Duration
+		opts   ratelimit.Options
+		names  string // what the error names, or nothing if there is to be none
+	}{
+		{k, 1_000_000_000, time.Second, ratelimit.Options{}, ""},
+		{k, 0, time.Second, ratelimit.Options{}, "limit 0"},
+		{k, -1, time.Second, ratelimit.Options{}, "limit -1"},
+		{k, 1_000_000_001, time.Second, ratelimit.Options{}, "limit 1000000001"},
+		{k, 1, 0, ratelimit.Options{}, "window 0s"},
+		{k, 1, -time.Second, ratelimit.Options{}, "window -1s"},
+		{k, 1, ratelimit.MinWindow - 1, ratelimit.Options{}, "window 9.999999ms"},
+		{k, 1, ratelimit.MinWindow, ratelimit.Options{}, ""},
+		{k, 1, year, retain, ""},
+		{k, 1, year + 24*time.Hour, ratelimit.Options{}, "window 8784h"},
+		{k, 1, ratelimit.MinRetainWindow - 1, retain, ""},
+		{k, 1, ratelimit.MinRetainWindow - time.Millisecond, retain, "window 199ms is shorter than 200ms"},
+		{slow, 1, 8 * time.Second, ratelimit.Options{}, "window 8s is not longer than the keeper's ReplicaAck.Timeout 8s"},
+		{slow, 1, 9 * time.Second, ratelimit.Options{}, ""},
+		{nil, 1, time.Second, retain, "keeper is nil"},
+	} {
+		before := x.opts
+		l, err := ratelimit.New(x.keeper, "x", x.limit, x.window, &x.opts)
+		if x.names == "" && (l == nil || err != nil) || x.names != "" && l != nil || x.opts != before {
+			t.Errorf("%+v: %v, %v", x, l, err)
+		}
+		requireNames(t, err, x.names)
+	}
+}
+
+// requireNames checks that an error is ErrInvalid and names something, unless that is empty.
+func requireNames(t *testing.T, err error, names string) {
+	t.Helper()
+	if names != "" && (!errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), names)) {
+		t.Errorf("%v, want an ErrInvalid that names %q", err, names)
+	}
+}
+
+func TestInvalidConcurrentOptionsRejected(t *testing.T) {
+	s := lockkeepertest.New(t)
+	k := s.Keeper(t, nil)
+	slow := s.Keeper(t, &lockkeeper.Options{ReplicaAck: lockkeeper.ReplicaAck{Replicas: 1, Timeout: 8 * time.Second}})
+	for _, c := range []int{1, 1_000_000_000} { // the window may be shorter than the timeout, since there are leases
+		must.Get(ratelimit.NewConcurrent(slow, "x", 1, time.Second, c, nil))(t)
+	}
+	for _, x := range []struct {
+		keeper        *lockkeeper.Keeper
+		limit         int
+		window        time.Duration
+		maxConcurrent int
+		ttl           time.Duration
+		names         string
+	}{
+		{k, 0, time.Second, 1, 0, "limit 0"},
+		{k, 1, time.Millisecond, 1, 0, "window 1ms"},
+		{k, 1, time.Second, 0, 0, "maxConcurrent 0"},
+		{k, 1, time.Second, -1, 0, "maxConcurrent -1"},
+		{k, 1, time.Second, 1_000_000_001, 0, "maxConcurrent 1000000001"},
+		{k, 1, time.Second, 1, time.Millisecond, "TTL 1ms"},
+		{slow, 1, time.Second, 1, 8 * time.Second, "TTL 8s is not longer"},
+	} {
+		_, err := ratelimit.NewConcurrent(x.keeper, "x", x.limit, x.window, x.maxConcurrent, &ratelimit.ConcurrentOptions{TTL: x.ttl})
+		requireNames(t, err, x.names)
+	}
+}
+
+// TestLeaseKeepsItsFenceBesideCallersWithoutLeases changes the limits to those of a Limiter while a lease is held, whose permit
+// returns by the clock meanwhile.
+func TestLeaseKeepsItsFenceBesideCallersWithoutLeases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := lockkeepertest.New(t).Keeper(t, nil)
+		with := must.Get(ratelimit.NewConcurrent(k, "api", 2, time.Second, 2, nil))(t)
+		without := must.Get(ratelimit.New(k, "api", 6, time.Second, nil))(t)
+		lease := must.Get(with.TryAcquire(t.Context()))(t)
+		for range 3 {
+			if r, err := without.Allow(t.Context()); err != nil || !r.Allowed {
+				t.Fatal(r, err)
+			}
+			time.Sleep(1100 * time.Millisecond)
+		}
+		another := must.Get(with.TryAcquire(t.Context()))(t) // Holders lists leases again
+		fences := map[string]uint64{}
+		for _, h := range must.Get(with.Holders(t.Context()))(t) {
+			fences[h.Token] = h.Fence
+		}
+		if fences[lease.Token()] != lease.Fence() {
+			t.Errorf("the lease's fence is %d, was %d", fences[lease.Token()], lease.Fence())
+		}
+		must.OK(t, another.Release(t.Context()))
+		must.OK(t, lease.Release(t.Context()))
+	})
+}
+
+// TestAnswerAsTheCallerLeaves lets answers come when the context of the call ends, before, and after that: nothing is written any more to
+// what the caller has been given, which the race detector would find.
+func TestAnswerAsTheCallerLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := lockkeepertest.New(t)
+		l := must.Get(ratelimit.New(s.Keeper(t, nil), "api", 1000, time.Minute, nil))(t)
+		must.Get(l.Allow(t.Context()))(t) // the server knows the scripts from now on
+		s.SlowAnswers(time.Millisecond)
+		answered := 0
+		for i := range 60 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*100*time.Microsecond)
+			r, err := l.Allow(ctx)
+			switch {
+			case err == nil && r.Allowed && r.Limit == 1000:
+				answered++
+			case err == nil || !errors.Is(err, context.DeadlineExceeded) || r != (ratelimit.Result{}):
+				t.Errorf("%d: %+v, %v", i, r, err)
+			}
+			time.Sleep(10 * time.Millisecond)
+			cancel()
+		}
+		if answered == 0 || answered == 60 {
+			t.Errorf("%d of 60 calls were answered in time", answered)
+		}
+	})
+}
+
+// TestReplicaAckOfLostPermit checks that a call returns although the server has lost its permit before replicas could have it.
+func TestReplicaAckOfLostPermit(t *testing.T) {
+	embedded.Run(t, func(s *embedded.Server) {
+		rdb := redis.NewClient(s.Network().Options(time.Second))
+		defer func() { must.OK(s, rdb.Close()) }()
+		must.OK(s, rdb.Ping(context.Background()).Err()) // the server exists from now on
+		var loses atomic.Bool
+		s.Mini.Server().SetPreHook(func(c *server.Peer, command string, args ...string) bool {
+			if command == "EVALSHA" && args[0] == lua.RateLimit.Acquire.SHA && loses.Load() { // it repeats the request, for the replicas
+				s.Mini.FlushAll()
+			}
+			if command == "WAIT" {
+				c.WriteInt(1)
+			}
+			return command == "WAIT"
+		})
+		k := must.Get(lockkeeper.New(rdb, &lockkeeper.Options{ReplicaAck: lockkeeper.ReplicaAck{Replicas: 1}}))(s)
+		l := must.Get(ratelimit.New(k, "x", 10, time.Minute, nil))(s)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		for range 2 { // the first loads the scripts
+			must.Get(l.Allow(ctx))(s)
+		}
+		loses.Store(true)
+		if _, err := l.Allow(ctx); !errors.Is(err, lockkeeper.ErrLost) || ctx.Err() != nil {
+			s.Errorf("error %v, want ErrLost", err)
+		}
+		must.OK(s, k.Close())
+	})
 }

@@ -132,3 +132,121 @@ func TestOptionBounds(t *testing.T) {
 		}
 	})
 }
+
+// TestSlowServerRejoins: a server that was slow or cut off has a part of the lease again after the next renewal, so that another
+// server may fail.
+func TestSlowServerRejoins(t *testing.T) {
+	onServers(t, 3, func(w *world) {
+		p := w.process()
+		l := p.lock()
+		w.connect(l)
+		p.nets[2].Delay(2 * limit)
+		lease := w.hold(l)
+		time.Sleep(3 * limit)
+		w.owned(lease, 3)
+		p.nets[2].Delay(0)
+		p.nets[2].Blackhole() // for longer than the lease lasts there, and than answers are awaited
+		time.Sleep(5 * ttl)
+		p.nets[2].Restore()
+		time.Sleep(3 * ttl)
+		w.must(lease.Err())
+		w.owned(lease, 3)
+		p.nets[0].Down()
+		time.Sleep(5 * ttl)
+		w.must(lease.Err())
+		p.nets[0].Restore()
+		time.Sleep(5 * ttl)
+		w.must(lease.Release(w.Context()))
+		w.clean()
+	})
+}
+
+// TestFenceIgnoresServersBelowMinUptime: the fence of a server that turns out not to count does not decide the lease's fence.
+func TestFenceIgnoresServersBelowMinUptime(t *testing.T) {
+	onServers(t, 3, func(w *world) {
+		for i := range w.uptimes {
+			w.uptimes[i].Store(1_000_000)
+		}
+		w.offsets = []time.Duration{0, 0, 10 * time.Minute}
+		delay := func(o *redlock.Options) { o.MinUptime = time.Minute }
+		p, q := w.process(), w.process()
+		p.nets[1].Down()
+		first := w.hold(p.lock(delay)) // on servers 1 and 3
+		w.must(first.Release(w.Context()))
+		time.Sleep(2 * ttl)
+		w.servers[0].FlushAll() // server 1 restarts without its data
+		w.uptimes[0].Store(1)
+		q.nets[2].Delay(5 * time.Millisecond) // the others answer before the third
+		second := w.hold(q.lock(delay))
+		if second.Fence() <= first.Fence() {
+			w.Errorf("fence %d after %d", second.Fence(), first.Fence())
+		}
+		w.must(second.Release(w.Context()))
+	})
+}
+
+// TestFencesRiseAfterMetadataTTL: metadata is kept for longer where its last fence is ahead of the server's clock.
+func TestFencesRiseAfterMetadataTTL(t *testing.T) {
+	onServers(t, 3, func(w *world) {
+		w.offsets = []time.Duration{10 * time.Minute, 0, 0}
+		p := w.process(func(o *lockkeeper.Options) { o.MetadataTTL = time.Minute })
+		first := w.hold(p.lock())
+		w.must(first.Release(w.Context()))
+		time.Sleep(2 * time.Minute)
+		p.nets[0].Down()
+		second := w.hold(p.lock())
+		if second.Fence() <= first.Fence() {
+			w.Errorf("fence %d after %d", second.Fence(), first.Fence())
+		}
+		w.must(second.Release(w.Context()))
+		time.Sleep(15 * time.Minute)
+		w.owners()
+		for i, m := range w.servers {
+			ofNames := func(k string) bool { return !strings.HasPrefix(k, "{lock:}:owner:") }
+			if keys := m.Keys(); slices.ContainsFunc(keys, ofNames) {
+				w.Errorf("server %d: after a quarter of an hour there are %q", i+1, keys)
+			}
+		}
+	})
+}
+
+func TestHolderIsThatOfAMajority(t *testing.T) {
+	onServers(t, 3, func(w *world) {
+		p, q := w.process(), w.process()
+		l, watcher := p.lock(), q.lock()
+		check := func(what string, want *lockkeeper.Lease) {
+			t.Helper()
+			began := time.Now()
+			h, held, err := watcher.Holder(w.Context())
+			switch {
+			case err != nil, held != (want != nil):
+				t.Errorf("%s: %+v, %v, %v", what, h, held, err)
+			case held && (h.Token != want.Token() || h.Fence != want.Fence() || (h.Owner == "") != (what == "one does not answer") || h.Since.IsZero() || h.ExpiresIn <= 0 || h.ExpiresIn > ttl):
+				t.Errorf("%s: %+v, want token %s and fence %d", what, h, want.Token(), want.Fence())
+			case time.Since(began) > limit:
+				t.Errorf("%s: it took %v", what, time.Since(began))
+			}
+		}
+		check("nobody holds it", nil)
+		lease := w.hold(l)
+		synctest.Wait() // the third server grants it as well
+		check("held at three servers", lease)
+		q.nets[0].Down()
+		check("one does not answer", lease)
+		q.nets[1].Down()
+		if _, _, err := watcher.Holder(w.Context()); !errors.Is(err, lockkeeper.ErrUnavailable) {
+			t.Errorf("without a majority: %v", err)
+		}
+		q.nets[0].Restore()
+		q.nets[1].Restore()
+		time.Sleep(2 * time.Second)
+		w.must(lease.Release(w.Context()))
+		w.occupy(1)
+		check("a minority is held", nil)
+		w.occupy(2)
+		h, held, err := watcher.Holder(w.Context())
+		if err != nil || !held || h.Token != "theirs" || h.Fence != 0 || h.Keeper != "" || !h.Since.IsZero() {
+			t.Errorf("held by another library: %+v, %v, %v", h, held, err)
+		}
+	})
+}

@@ -2,10 +2,15 @@ package semaphore_test
 
 import (
 	"context"
+	"errors"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/testing/conformance"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
+	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/semaphore"
 )
 
@@ -45,4 +50,35 @@ func (w whole) Do(ctx context.Context, fn func(ctx context.Context, fence uint64
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	conformance.All(t, primitive)
+}
+
+// TestInvalidOptionsRejected: each error names what is wrong. Options that all locks have are tested in internal/testing/conformance.
+func TestInvalidOptionsRejected(t *testing.T) {
+	s := lockkeepertest.New(t)
+	k := s.Keeper(t, nil)
+	slow := s.Keeper(t, &lockkeeper.Options{ReplicaAck: lockkeeper.ReplicaAck{Replicas: 1, Timeout: 8 * time.Second}})
+	long := &semaphore.Options{TTL: 9 * time.Second}
+	must.Get(semaphore.New(k, "x", 1_000_000_000, nil))(t)
+	must.Get(semaphore.New(slow, "x", 1, long))(t)
+	if *long != (semaphore.Options{TTL: 9 * time.Second}) {
+		t.Errorf("New has changed its options to %+v", long)
+	}
+	for _, x := range []struct {
+		keeper *lockkeeper.Keeper
+		limit  int
+		ttl    time.Duration
+		names  string
+	}{
+		{k, 0, 0, "limit 0"},
+		{k, -1, 0, "limit -1"},
+		{k, 1_000_000_001, 0, "limit 1000000001"},
+		{slow, 1, 8 * time.Second, "TTL 8s is not longer than the keeper's ReplicaAck.Timeout 8s"},
+		{k, 1, time.Millisecond, "TTL 1ms"},
+		{nil, 1, 0, "keeper is nil"},
+	} {
+		s, err := semaphore.New(x.keeper, "x", x.limit, &semaphore.Options{TTL: x.ttl})
+		if s != nil || !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), x.names) {
+			t.Errorf("New(%d) with TTL %v: %v, want an ErrInvalid that names %q", x.limit, x.ttl, err, x.names)
+		}
+	}
 }
