@@ -127,17 +127,16 @@ func servers(t *testing.T, test func(t *testing.T, rdb func() redis.UniversalCli
 	})
 }
 
-// TestListFindsEveryKind checks what is listed of each kind of lock, held and waited for, among keys that are not locks.
-func TestListFindsEveryKind(t *testing.T) {
+// TestEveryKind checks what is listed and inspected of each kind of lock, held and waited for, among keys that are not locks.
+func TestEveryKind(t *testing.T) {
 	servers(t, func(t *testing.T, rdb func() redis.UniversalClient) {
-		l := newLooker(t, rdb(), nil)
+		l := newLooker(t, rdb(), &lockkeeper.Options{Owner: "me"})
 		k := l.Keeper
-		m := must(mutex.New(k, "m", nil))
-		must(m.TryLock(background))
+		held := must(must(mutex.New(k, "m", nil)).TryLock(background))
 		other := newLooker(t, rdb(), nil)
 		l.wait("mutex", "m", must(mutex.New(other.Keeper, "m", nil)).Lock)
 		f := must(fair.New(k, "{tag}f", nil))
-		must(f.TryLock(background))
+		first := must(f.TryLock(background))
 		l.wait("fair", "{tag}f", f.Lock)
 		l.wait("fair", "{tag}f", f.Lock)
 		rw := must(rwlock.New(k, "rw*[", nil))
@@ -145,19 +144,18 @@ func TestListFindsEveryKind(t *testing.T) {
 		must(rw.TryRLock(background))
 		l.wait("rwlock", "rw*[", rw.Lock)
 		l.wait("rwlock", "rw*[", rw.RLock)
-		s := must(semaphore.New(k, "\xffs", 5, nil))
+		s := must(semaphore.New(k, "\xffs", 7, nil))
 		must(s.TryAcquireN(background, 2))
 		must(s.TryAcquireN(background, 3))
-		l.wait("semaphore", "\xffs", s.Acquire)
+		l.wait("semaphore", "\xffs", func(ctx context.Context) (*lockkeeper.Lease, error) { return s.AcquireN(ctx, 3) })
 		r := must(ratelimit.New(k, "r", 9, time.Hour, nil))
 		must(r.AllowN(background, 2))
 		must(r.Allow(background))
-		rc := must(ratelimit.NewConcurrent(k, "rc", 9, time.Hour, 2, nil))
-		must(rc.TryAcquireN(background, 2))
+		rc := must(ratelimit.NewConcurrent(k, "rc", 9, time.Hour, 4, nil))
+		must(rc.TryAcquireN(background, 3))
+		release(t, must(rc.TryAcquire(background)))
 		o := must(once.New(k, "o", time.Hour, nil))
-		if _, err := o.Do(background, func(context.Context, uint64) error { return nil }); err != nil {
-			t.Error(err)
-		}
+		must(o.Do(background, func(context.Context, uint64) error { return nil }))
 		running := must(once.New(k, "running", time.Hour, nil))
 		ends, began := make(chan struct{}), make(chan struct{})
 		go func() {
@@ -215,6 +213,48 @@ func TestListFindsEveryKind(t *testing.T) {
 			return l.found(&admin.ListOptions{WaitingLonger: 50 * time.Millisecond}) ==
 				"fair {tag}f 1 2\nmutex m 1 1\nrwlock rw*[ 2 2\nsemaphore \xffs 2 1\n"
 		})
+
+		inspect := func(kind lockkeeper.Kind, name string) *admin.LockState {
+			return must(admin.Inspect(background, k, kind, name))
+		}
+		for _, kind := range []lockkeeper.Kind{mutex.Kind, redlock.Kind} {
+			in := inspect(kind, "m")
+			if len(in.Holders) != 1 || in.Holders[0].Token != held.Token() || in.Holders[0].Owner != "me" || in.Fence != held.Fence() ||
+				in.Limits != nil || in.Kind != kind || in.Name != "m" || len(in.Waiters) != 1 {
+				t.Errorf("%+v", in)
+			}
+		}
+		if in := inspect(fair.Kind, "{tag}f"); len(in.Holders) != 1 || in.Fence != first.Fence() || len(in.Waiters) != 2 || in.Waiters[1].Owner != "me" {
+			t.Errorf("%+v", in)
+		}
+		for _, want := range []admin.LockState{
+			{Kind: semaphore.Kind, Name: "\xffs", Limits: &admin.Limits{Limit: 7, Used: 5}},
+			{Kind: ratelimit.Kind, Name: "r", Limits: &admin.Limits{Limit: 9, Used: 3, Window: time.Hour}},
+			{Kind: ratelimit.Kind, Name: "rc", Limits: &admin.Limits{Limit: 9, Used: 4, Window: time.Hour, MaxConcurrent: 4, Held: 3}},
+		} {
+			if in := inspect(want.Kind, want.Name); in.Limits == nil || *in.Limits != *want.Limits {
+				t.Errorf("%s %s: %+v, %+v", want.Kind, want.Name, in, in.Limits)
+			}
+		}
+		must("", r.Pause(background, time.Hour))
+		if d := inspect(ratelimit.Kind, "r").Limits.PausedFor; d <= 59*time.Minute || d > time.Hour+time.Millisecond { // its end is rounded up
+			t.Errorf("paused for %v of an hour", d)
+		}
+		must("", r.Resume(background))
+		if d := inspect(ratelimit.Kind, "r").Limits.PausedFor; d != 0 {
+			t.Errorf("paused for %v after the pause", d)
+		}
+		if in := inspect(once.Kind, "running"); len(in.Holders) != 1 || in.RunAgainIn != 0 {
+			t.Errorf("while it runs: %+v", in)
+		}
+		if in := inspect(once.Kind, "o"); len(in.Holders) != 0 || in.RunAgainIn <= 59*time.Minute || in.RunAgainIn > time.Hour {
+			t.Errorf("after the success: %+v", in)
+		}
+		for _, set := range lua.All {
+			if in := inspect(lockkeeper.Kind(set.Kind), "unused"); len(in.Holders)+len(in.Waiters) > 0 || in.Fence != 0 || in.Limits != nil {
+				t.Errorf("%s: %+v", set.Kind, in)
+			}
+		}
 	})
 }
 
@@ -313,74 +353,7 @@ func TestListStops(t *testing.T) {
 	}
 }
 
-func TestInspect(t *testing.T) {
-	servers(t, func(t *testing.T, rdb func() redis.UniversalClient) {
-		l := newLooker(t, rdb(), &lockkeeper.Options{Owner: "me"})
-		k := l.Keeper
-		lease := must(must(mutex.New(k, "x", nil)).TryLock(background))
-		f := must(fair.New(k, "x", nil))
-		first := must(f.TryLock(background))
-		l.wait("fair", "x", f.Lock)
-		l.wait("fair", "x", f.Lock)
-		must(must(semaphore.New(k, "x", 7, nil)).TryAcquireN(background, 3))
-		r := must(ratelimit.New(k, "x", 9, time.Hour, nil))
-		must(r.AllowN(background, 2))
-		must(r.AllowN(background, 3))
-		rc := must(ratelimit.NewConcurrent(k, "rc", 9, time.Hour, 4, nil))
-		held := must(rc.TryAcquireN(background, 3))
-		if err := must(rc.TryAcquireN(background, 1)).Release(background); err != nil {
-			t.Error(err)
-		}
-		_ = held
-
-		for _, kind := range []lockkeeper.Kind{mutex.Kind, redlock.Kind} {
-			in := must(admin.Inspect(background, k, kind, "x"))
-			if len(in.Holders) != 1 || in.Holders[0].Token != lease.Token() || in.Holders[0].Owner != "me" || in.Fence != lease.Fence() ||
-				in.Limits != nil || in.Kind != kind || in.Name != "x" || len(in.Waiters) != 0 {
-				t.Errorf("%+v", in)
-			}
-		}
-		in := must(admin.Inspect(background, k, fair.Kind, "x"))
-		if len(in.Holders) != 1 || in.Fence != first.Fence() || len(in.Waiters) != 2 || in.Waiters[1].Owner != "me" {
-			t.Errorf("%+v", in)
-		}
-		for _, want := range []admin.LockState{
-			{Kind: semaphore.Kind, Name: "x", Limits: &admin.Limits{Limit: 7, Used: 3}},
-			{Kind: ratelimit.Kind, Name: "x", Limits: &admin.Limits{Limit: 9, Used: 5, Window: time.Hour}},
-			{Kind: ratelimit.Kind, Name: "rc", Limits: &admin.Limits{Limit: 9, Used: 4, Window: time.Hour, MaxConcurrent: 4, Held: 3}},
-		} {
-			if in := must(admin.Inspect(background, k, want.Kind, want.Name)); in.Limits == nil || *in.Limits != *want.Limits {
-				t.Errorf("%s %s: %+v, %+v", want.Kind, want.Name, in, in.Limits)
-			}
-		}
-		if err := r.Pause(background, time.Hour); err != nil {
-			t.Error(err)
-		}
-		if l := must(admin.Inspect(background, k, ratelimit.Kind, "x")).Limits; l.PausedFor <= 59*time.Minute || l.PausedFor > time.Hour+time.Millisecond { // its end is rounded up
-			t.Errorf("paused for %v of an hour", l.PausedFor)
-		}
-		if err := r.Resume(background); err != nil {
-			t.Error(err)
-		}
-		if l := must(admin.Inspect(background, k, ratelimit.Kind, "x")).Limits; l.PausedFor != 0 {
-			t.Errorf("paused for %v after the pause", l.PausedFor)
-		}
-		job := must(once.New(k, "x", time.Hour, nil))
-		_ = must(job.Do(background, func(context.Context, uint64) error {
-			if in := must(admin.Inspect(background, k, once.Kind, "x")); len(in.Holders) != 1 || in.RunAgainIn != 0 {
-				t.Errorf("while it runs: %+v", in)
-			}
-			return nil
-		}))
-		if in := must(admin.Inspect(background, k, once.Kind, "x")); len(in.Holders) != 0 || in.RunAgainIn <= 59*time.Minute || in.RunAgainIn > time.Hour {
-			t.Errorf("after the success: %+v", in)
-		}
-		for _, kind := range []lockkeeper.Kind{mutex.Kind, fair.Kind, rwlock.Kind, semaphore.Kind, ratelimit.Kind, redlock.Kind, once.Kind} {
-			if in := must(admin.Inspect(background, k, kind, "unused")); len(in.Holders)+len(in.Waiters) > 0 || in.Fence != 0 || in.Limits != nil {
-				t.Errorf("%s: %+v", kind, in)
-			}
-		}
-	})
+func TestInspectErrors(t *testing.T) {
 	l := newLooker(t, noServer(t), nil)
 	for _, c := range []admin.LockState{{Kind: "mutexes", Name: "x"}, {Name: "x"}, {Kind: mutex.Kind}, {Kind: fair.Kind, Name: "}"}} {
 		if _, err := admin.Inspect(background, l.Keeper, c.Kind, c.Name); !errors.Is(err, lockkeeper.ErrInvalid) {
