@@ -290,19 +290,23 @@ func TestCloseIsBounded(t *testing.T) {
 				other := b.process().hold("contended")
 				results := make(chan error, 10)
 				calls := 0
-				call := func(f func() error) {
+				call := func(acquire func(context.Context) (*lockkeeper.Lease, error)) {
 					calls++
-					go func() { results <- f() }()
+					go func() {
+						_, err := acquire(background)
+						results <- err
+					}()
+					synctest.Wait()
 				}
-				call(func() error { _, err := p.mutex("contended").Lock(background); return err })
+				call(p.mutex("contended").Lock)
 				time.Sleep(heartbeatInterval / 2)
 				p.net.Blackhole()
-				call(func() error { _, err := p.mutex("alone").Lock(background); return err })
-				synctest.Wait()
-				call(func() error { _, err := p.mutex("together").Lock(background); return err })
-				call(func() error { _, err := p.mutex("uncontended").TryLock(background); return err })
-				call(func() error { _, err := p.mutex("contended").Adopt(background, other.Token()); return err })
-				synctest.Wait()
+				call(p.mutex("alone").Lock) // inline
+				call(p.mutex("together").Lock)
+				call(p.mutex("uncontended").TryLock)
+				call(func(ctx context.Context) (*lockkeeper.Lease, error) {
+					return p.mutex("contended").Adopt(ctx, other.Token())
+				})
 
 				start := time.Now()
 				if err := p.Close(); err == nil {

@@ -62,18 +62,6 @@ func ExampleExclusive() {
 	// <nil>
 }
 
-// Three jobs of a kind at a time, in all workers together.
-func ExampleConcurrent() {
-	k, end := example.Keeper()
-	defer end()
-	l, _ := joblimit.Concurrent(k, 3, nil)
-	err := l.Do(context.Background(), "encode", func(ctx context.Context) error {
-		return ctx.Err() // work here; ctx ends if the lease is lost
-	})
-	fmt.Println(err)
-	// Output: <nil>
-}
-
 // Of each customer at most a hundred jobs a minute, and two at a time.
 func ExampleConcurrentRate() {
 	k, end := example.Keeper()

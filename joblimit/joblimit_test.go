@@ -138,6 +138,8 @@ func TestMaxWaitWaitsForTurn(t *testing.T) {
 		}
 		time.AfterFunc(30*time.Second, end)
 		must.OK(t, exclusive.Do(t.Context(), "a", nothing))
+		time.AfterFunc(time.Hour, hold(t, exclusive, "a", 1))
+		must.OK(t, exclusive.DoWait(t.Context(), "a", nothing)) // as long as it takes
 
 		rate := must.Get(joblimit.Rate(s.Keeper(t, nil), 1, time.Hour, o))(t)
 		must.OK(t, rate.Do(t.Context(), "a", nothing))
@@ -147,14 +149,6 @@ func TestMaxWaitWaitsForTurn(t *testing.T) {
 			t.Errorf("waited for %v, although no permit returns within MaxWait", waited)
 		}
 		time.Sleep(time.Hour)
-	})
-}
-
-func TestDoWaitWaits(t *testing.T) {
-	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
-		l := must.Get(joblimit.Exclusive(s.Keeper(t, nil), nil))(t)
-		time.AfterFunc(time.Hour, hold(t, l, "a", 1))
-		must.OK(t, l.DoWait(t.Context(), "a", nothing))
 	})
 }
 

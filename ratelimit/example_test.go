@@ -141,30 +141,6 @@ func ExampleLimiter_SetLimit() {
 	// true 100 39 <nil>
 }
 
-// A server answers 429 with the time after which to try again.
-func ExampleLimiter_Allow() {
-	ctx := context.Background()
-	k, end := example.Keeper()
-	defer end()
-	logins, _ := ratelimit.New(k, "logins:203.0.113.7", 2, time.Minute, nil)
-
-	for range 3 {
-		r, err := logins.Allow(ctx)
-		switch {
-		case err != nil:
-			log.Fatal(err) // Redis did not answer: serve the request or not
-		case r.Allowed:
-			fmt.Println("200 OK")
-		default:
-			fmt.Println("429 Too Many Requests, within a minute:", r.RetryAfter <= time.Minute)
-		}
-	}
-	// Output:
-	// 200 OK
-	// 200 OK
-	// 429 Too Many Requests, within a minute: true
-}
-
 // A service has answered 429 with Retry-After: all processes wait, until the pause is over or somebody ends it.
 func ExampleLimiter_Pause() {
 	ctx := context.Background()

@@ -125,30 +125,6 @@ func TestHandlerPerClient(t *testing.T) {
 	})
 }
 
-// TestHandlerPerClientRetains: the requests of a client that sends many are decided without asking the server for each.
-func TestHandlerPerClientRetains(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		inside := 0
-		k := lockkeepertest.New(t).Keeper(t, &lockkeeper.Options{Hooks: lockkeeper.Hooks{AcquireDone: func(e lockkeeper.Event) {
-			if e.Local {
-				inside++
-			}
-		}}})
-		limiter := must.Get(httplimit.PerKey(k, "per-client", 100, time.Second, httplimit.RemoteIP, &ratelimit.Options{Retain: true}))(t)
-		h := newHandler(t, limiter, nil)
-		served := map[int]int{}
-		for range 400 {
-			served[serve(t, h, "192.0.2.1:1").Code]++
-		}
-		if served[200] != 100 || served[429] != 300 || inside < 380 {
-			t.Errorf("answers %v, %d decided inside", served, inside)
-		}
-		if w := serve(t, h, "192.0.2.2:1"); w.Code != 200 {
-			t.Errorf("another client: %d", w.Code)
-		}
-	})
-}
-
 func TestHandlerOptionsChecked(t *testing.T) {
 	limiter, s := newLimiter(t, 1, time.Second)
 	shared := httplimit.Shared(limiter)
