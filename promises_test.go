@@ -1,8 +1,10 @@
 package lockkeeper_test
 
 import (
+	"bytes"
 	"context"
 	"log/slog"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -16,6 +18,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/lockkeeper/lockkeeper/ratelimit"
+	"github.com/lockkeeper/lockkeeper/semaphore"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -60,35 +63,24 @@ func (b *bubble) handoff(holder, waiter *lockkeeper.Keeper, meanwhile func()) {
 
 // TestPrefixOfKeysAndChannels: before keys and channels, and with NoPrefix there is none.
 func TestPrefixOfKeysAndChannels(t *testing.T) {
-	for prefix, o := range map[string]lockkeeper.Options{
-		"lock:": {}, "app:": {Prefix: "app:"}, "": {NoPrefix: true},
-	} {
+	for prefix, x := range map[string]struct {
+		options lockkeeper.Options
+		tag     string // of the labels of keepers
+	}{"lock:": {tag: "{lock:}"}, "app:": {lockkeeper.Options{Prefix: "app:"}, "{app:}"}, "": {lockkeeper.Options{NoPrefix: true}, "{lockkeeper}"}} {
 		t.Run(prefix, func(t *testing.T) {
 			inBubble(t, func(b *bubble) {
-				holder, waiter := b.with(&o), b.with(&o)
+				holder, waiter := b.with(&x.options), b.with(&x.options)
 				b.handoff(holder, waiter, func() {
-					want := []string{prefix + "x"}
+					keys := []string{prefix + "x", "{" + prefix + "x}:mutex:meta", "{" + prefix + "x}:mutex:queue"}
+					var channels []string
 					for _, k := range []*lockkeeper.Keeper{holder, waiter} {
-						tag := "{" + prefix + "}"
-						if prefix == "" {
-							tag = "{lockkeeper}"
+						keys, channels = append(keys, x.tag+":owner:"+k.ID()), append(channels, prefix+"wake:"+k.ID())
+					}
+					for what, list := range map[string][2][]string{"keys": {b.Mini.Keys(), keys}, "channels": {b.Mini.PubSubChannels("*"), channels}} {
+						got, want := slices.Sorted(slices.Values(list[0])), slices.Sorted(slices.Values(list[1]))
+						if !slices.Equal(got, want) {
+							b.Errorf("%s %q, want %q", what, got, want)
 						}
-						want = append(want, tag+":owner:"+k.ID())
-					}
-					for _, suffix := range []string{"meta", "queue"} {
-						want = append(want, "{"+prefix+"x}:mutex:"+suffix)
-					}
-					keys := b.Mini.Keys()
-					slices.Sort(keys)
-					slices.Sort(want)
-					if !slices.Equal(keys, want) {
-						b.Errorf("keys %q, want %q", keys, want)
-					}
-					channels := []string{prefix + "wake:" + holder.ID(), prefix + "wake:" + waiter.ID()}
-					slices.Sort(channels)
-					c := b.Mini.PubSubChannels("*")
-					if slices.Sort(c); !slices.Equal(c, channels) {
-						b.Errorf("channels %q", c)
 					}
 				})
 			})
@@ -232,5 +224,51 @@ func TestWaiterThatCannotReceiveKeepsItsPlace(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+func TestLogHooks(t *testing.T) {
+	var out bytes.Buffer
+	handler := slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return a
+	}})
+	rdb, disconnect := connect()
+	defer disconnect()
+	ctx := context.Background()
+	k := must.Get(lockkeeper.New(rdb, &lockkeeper.Options{Hooks: lockkeeper.LogHooks(slog.New(handler), slog.LevelDebug)}))(t)
+	defer k.Close()
+	m := must.Get(mutex.New(k, "a name", &mutex.Options{Retain: true}))(t)
+	l := must.Get(m.Lock(ctx))(t)
+	if _, err := m.TryLock(ctx); err == nil {
+		t.Fatal("acquired twice")
+	}
+	_ = l.Release(ctx)
+	s := must.Get(semaphore.New(k, "s", 5, nil))(t)
+	must.OK(t, s.SetLimit(ctx, 4))
+	for _, change := range [][2]string{{`(took|held)=\S+`, "$1=X"}, {`token=\S+`, "token=T"}, {`fence=\d+`, "fence=F"}, {`request=\d+`, "request=R"}} {
+		out = *bytes.NewBuffer(regexp.MustCompile(change[0]).ReplaceAll(out.Bytes(), []byte(change[1])))
+	}
+	want := `level=DEBUG msg="lock acquired" kind=mutex name="a name" request=R token=T fence=F took=X
+level=INFO msg="lock not acquired" kind=mutex name="a name" request=R took=X err="lockkeeper: mutex \"a name\": not acquired`
+	if !strings.HasPrefix(out.String(), want) {
+		t.Errorf("%s\nwant\n%s", out.String(), want)
+	}
+	for _, line := range []string{
+		`level=DEBUG msg="lock released" kind=mutex name="a name" request=R token=T fence=F held=X`,
+		`level=DEBUG msg="lock limit changed" kind=semaphore name=s`, ` limit=4`,
+	} {
+		if !strings.Contains(out.String(), line) {
+			t.Errorf("%s\nhas not %s", out.String(), line)
+		}
+	}
+	out.Reset()
+	quiet := lockkeeper.LogHooks(slog.New(slog.NewTextHandler(&out, nil)), slog.LevelDebug)
+	quiet.Queued(lockkeeper.Event{Context: ctx, Position: 3})
+	quiet.Lost(lockkeeper.Event{Context: ctx, Reason: "expired", Local: true})
+	if got := out.String(); strings.Contains(got, "queued") || !strings.Contains(got, `msg="lock lost" request=0 held=0s inside=true reason=expired`) {
+		t.Error(got)
 	}
 }

@@ -237,7 +237,8 @@ func TestNoCampaignWhileLeadGoesOn(t *testing.T) {
 
 func TestLeadReturns(t *testing.T) {
 	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
-		e := newElection(t, newFair(t, s.Keeper(t, nil)), nil)
+		k := s.Keeper(t, nil)
+		e := newElection(t, newFair(t, k), nil)
 		full := errors.New("disk full")
 		for _, want := range []error{nil, full, lockkeeper.ErrUnavailable} { // the last is of another lock, used by lead
 			if err := e.Run(t.Context(), func(context.Context, uint64) error { return want }); err != want {
@@ -268,20 +269,11 @@ func TestLeadReturns(t *testing.T) {
 			t.Error("leading after a panic")
 		}
 		s.RequireFree(t, "boss")
-		if err := e.Run(t.Context(), func(context.Context, uint64) error { return nil }); err != nil {
-			t.Errorf("Run after a panic: %v", err)
-		}
-	})
-}
-
-func TestKeeperClosedWhileLeading(t *testing.T) {
-	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
-		k := s.Keeper(t, nil)
-		ts := newTerms()
-		result := run(t.Context(), newElection(t, newFair(t, k), nil), ts.lead(t, 0, false))
-		<-ts.starts
-		must.Report(t, k.Close())
-		must.Match(t, <-result, lockkeeper.ErrClosed)
+		err = e.Run(t.Context(), func(ctx context.Context, _ uint64) error {
+			must.Report(t, k.Close())
+			return context.Cause(ctx)
+		})
+		must.Match(t, err, lockkeeper.ErrClosed)
 		s.RequireFree(t, "boss")
 	})
 }

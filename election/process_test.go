@@ -17,9 +17,11 @@ import (
 	"github.com/lockkeeper/lockkeeper/election"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
+	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
 )
 
 const (
@@ -114,4 +116,15 @@ func TestFrozenLeaderDoesNothingAfterwards(t *testing.T) {
 	asks(t, one, "d", "did")
 	one.Stop()
 	one.WaitForLine("closed")
+}
+
+func TestMain(m *testing.M) {
+	quiet.Redis()
+	if address := os.Getenv(candidateAddr); address != "" {
+		candidate(address)
+		return
+	}
+	// go-redis checks once a second whether a pool that it dials for has been closed.
+	dialing := goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial")
+	goleak.VerifyTestMain(m, redistest.IgnoreStarter(), dialing)
 }

@@ -1,12 +1,21 @@
 package mutex_test
 
 import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/fair"
 	"github.com/lockkeeper/lockkeeper/internal/testing/conformance"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/internal/testing/retaining"
 	"github.com/lockkeeper/lockkeeper/mutex"
+	"github.com/redis/go-redis/v9"
 )
 
 //go:noinline
@@ -31,4 +40,84 @@ func TestRetainedMutex(t *testing.T) {
 		l, err := mutex.New(k, "x", &mutex.Options{Retain: o.Retain, NoRenewal: o.NoRenewal, MaxLifetime: o.MaxLifetime})
 		return retaining.Lock{Inside: l.Lock, Alone: l.Lock, TryAlone: l.TryLock, Do: l.Do, Adopt: l.Adopt, Kind: mutex.Kind, Turns: true}, err
 	})
+}
+
+// TestExhaustedPool blocks every connection of the application's pools of a Cluster, on eight processors. No call may fail or be slow, no
+// lease may be lost, and no call may use those pools. With one server, f38_exhausted_client_pool and TestPipelinePoolBoundsBatches
+// do the same.
+func TestExhaustedPool(t *testing.T) {
+	procs := runtime.GOMAXPROCS(8)
+	t.Cleanup(func() { runtime.GOMAXPROCS(procs) })
+	const pipelines = 3
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: redistest.StartCluster(t, 3, 0).Addrs(), PoolSize: 4, PipelinePoolSize: pipelines})
+	t.Cleanup(func() { _ = rdb.Close() })
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	k := must.Get(lockkeeper.New(rdb, nil))(t)
+	defer func() { _ = k.Close() }()
+	lock := func(name string, i int) *mutex.Mutex {
+		return must.Get(mutex.New(k, fmt.Sprint(name, i), &mutex.Options{TTL: 2 * time.Second}))(t)
+	}
+
+	before := map[*redis.Client]redis.PoolStats{}
+	var mu sync.Mutex
+	var used []*redis.Conn // taken until it is closed, as by a blocking command
+	must.OK(t, rdb.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
+		mu.Lock()
+		defer mu.Unlock()
+		for range node.Options().PoolSize {
+			conn := node.Conn()
+			used = append(used, conn)
+			if err := conn.Ping(ctx).Err(); err != nil {
+				return err
+			}
+		}
+		before[node] = *node.PoolStats()
+		return nil
+	}))
+	defer func() {
+		for _, conn := range used {
+			_ = conn.Close()
+		}
+	}()
+	var leases []*lockkeeper.Lease
+	for i := range 300 {
+		leases = append(leases, must.Get(lock("held", i).Lock(ctx))(t))
+	}
+	var workers sync.WaitGroup
+	end := time.Now().Add(time.Second) // during which every lease is renewed
+	for i := range 40 {
+		m := lock("taken", i)
+		workers.Go(func() {
+			for own := ctx; time.Now().Before(end); {
+				start := time.Now()
+				lease, err := m.Lock(own)
+				if err == nil {
+					err = lease.Release(own)
+				}
+				// The machine may be busy; go-redis waits 6 s for a connection of its pool.
+				if d := time.Since(start); err != nil || d > 4*time.Second {
+					t.Errorf("a call took %v: %v", d, err)
+					return
+				}
+				if i%2 == 0 {
+					own = context.Background() // then a call may be sent inline, in the caller's goroutine
+				}
+			}
+		})
+	}
+	workers.Wait()
+	must.Get(must.Get(fair.New(k, "watched", nil))(t).Waiters(ctx))(t)
+	for _, lease := range leases {
+		must.Report(t, lease.Release(ctx))
+	}
+	for node, was := range before {
+		now := node.PoolStats()
+		if n := now.Hits + now.Misses + now.WaitCount - was.Hits - was.Misses - was.WaitCount; n != 0 || now.Timeouts != 0 {
+			t.Errorf("the application's pool was asked for a connection %d times, %d without success", n, now.Timeouts)
+		}
+		if n := now.PipelineStats.TotalConns; n > pipelines {
+			t.Errorf("%d connections for pipelines, of %d", n, pipelines)
+		}
+	}
 }

@@ -107,7 +107,12 @@ func ExampleNew() {
 		defer k.Close()
 		keepers = append(keepers, k)
 	}
-	l, err := redlock.New(keepers, "orders:42", nil)
+	l, err := redlock.New(keepers, "orders:42", &redlock.Options{
+		TTL:           10 * time.Second,
+		ServerTimeout: 100 * time.Millisecond,
+		// A server that restarts without its data takes no part while leases may be held that it has forgotten:
+		MinUptime: 10 * time.Second, // the longest TTL of this name
+	})
 	fmt.Println(l.Name(), err)
 
 	_, err = redlock.New(keepers[:2], "orders:42", nil)
@@ -152,18 +157,4 @@ func ExampleLock_Holder() {
 	fmt.Println(held, holder.Token == lease.Token(), err)
 	// Output:
 	// true true <nil>
-}
-
-// A server that restarts without its data must not take part while leases may be held that it has forgotten.
-func ExampleOptions() {
-	keepers, _, end := newKeepers()
-	defer end()
-	l, err := redlock.New(keepers, "orders:42", &redlock.Options{
-		TTL:           10 * time.Second,
-		MinUptime:     10 * time.Second, // the longest TTL of this name
-		ServerTimeout: 100 * time.Millisecond,
-	})
-	fmt.Println(l.Name(), err)
-	// Output:
-	// orders:42 <nil>
 }

@@ -26,10 +26,10 @@ const (
 	soon = 3 * time.Second  // limit for everything that does not wait for a lease to expire
 )
 
-func startServers(t *testing.T, n int) []*redistest.Server {
+func startServers(t *testing.T) (list []*redistest.Server) {
 	t.Helper()
-	var list []*redistest.Server
-	for range n {
+	redistest.RequireBinary(t)
+	for range 3 {
 		list = append(list, redistest.Start(t))
 	}
 	return list
@@ -89,11 +89,7 @@ func serverErrors(t *testing.T, err error) []error {
 	if !errors.As(err, &all) {
 		t.Fatalf("%v is not an *Error", err)
 	}
-	var list []error
-	for _, s := range all.Servers {
-		list = append(list, s.Err)
-	}
-	return list
+	return []error{all.Servers[0].Err, all.Servers[1].Err, all.Servers[2].Err}
 }
 
 // away stops servers and starts them again, without their data if they were killed.
@@ -104,11 +100,10 @@ var away = map[string][2]func(*redistest.Server){
 
 func TestRealServersMinorityDown(t *testing.T) {
 	t.Parallel()
-	redistest.RequireBinary(t)
 	for what, do := range away {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			s := startServers(t, 3)
+			s := startServers(t)
 			l := newLock(t, addrsOf(s), redlock.Options{TTL: long})
 			round(t, l)
 			held := must.Get(l.Lock(t.Context()))(t)
@@ -132,11 +127,10 @@ func TestRealServersMinorityDown(t *testing.T) {
 
 func TestRealServersMajorityDown(t *testing.T) {
 	t.Parallel()
-	redistest.RequireBinary(t)
 	for what, do := range away {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			s := startServers(t, 3)
+			s := startServers(t)
 			l := newLock(t, addrsOf(s), redlock.Options{TTL: long})
 			round(t, l)
 			do[0](s[0])
@@ -185,14 +179,13 @@ func noStaleLease(t *testing.T, servers []*redistest.Server) {
 // process could acquire a majority of 2 and 3.
 func TestMinUptimeExcludesServerWithDataLoss(t *testing.T) {
 	t.Parallel()
-	redistest.RequireBinary(t)
 	for _, c := range []struct {
 		name  string
 		delay time.Duration
 	}{{"two_holders_without_min_uptime", 0}, {"excluded_with_min_uptime", 7 * time.Second}} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			s := startServers(t, 3)
+			s := startServers(t)
 			o := redlock.Options{TTL: 6 * time.Second, ServerTimeout: 200 * time.Millisecond, MinUptime: c.delay, NoRenewal: true}
 			a, b := newLock(t, addrsOf(s), o), newLock(t, addrsOf(s), o)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -276,9 +269,8 @@ func spawn(t *testing.T, servers []*redistest.Server) *redistest.Child {
 }
 
 func TestKilledAndFrozenProcesses(t *testing.T) {
-	redistest.RequireBinary(t)
 	t.Parallel()
-	s := startServers(t, 3)
+	s := startServers(t)
 	a := spawn(t, s)
 	first := a.WaitForLine("held")
 	b := spawn(t, s)
