@@ -15,6 +15,7 @@ import (
 // TestInvalidOptionsRejected checks that the error names the option and its value.
 func TestInvalidOptionsRejected(t *testing.T) {
 	retry := func(p lockkeeper.RetryPolicy) lockkeeper.Options { return lockkeeper.Options{Retry: p} }
+	ack := func(a lockkeeper.ReplicaAck) lockkeeper.Options { return lockkeeper.Options{ReplicaAck: a} }
 	for _, c := range []struct {
 		options lockkeeper.Options
 		says    []string
@@ -36,9 +37,9 @@ func TestInvalidOptionsRejected(t *testing.T) {
 			lockkeeper.Options{HeartbeatInterval: time.Second, HeartbeatTimeout: 1999 * time.Millisecond},
 			[]string{"HeartbeatTimeout", "1.999s", "twice the HeartbeatInterval of 1s"},
 		},
-		{lockkeeper.Options{ReplicaAck: lockkeeper.ReplicaAck{Replicas: -1}}, []string{"ReplicaAck.Replicas", "-1"}},
-		{lockkeeper.Options{ReplicaAck: lockkeeper.ReplicaAck{Replicas: 1, Timeout: time.Microsecond}}, []string{"ReplicaAck.Timeout", "1µs", "1ms"}},
-		{lockkeeper.Options{ReplicaAck: lockkeeper.ReplicaAck{Timeout: time.Second}}, []string{"ReplicaAck.Timeout", "1s"}},
+		{ack(lockkeeper.ReplicaAck{Replicas: -1}), []string{"ReplicaAck.Replicas", "-1"}},
+		{ack(lockkeeper.ReplicaAck{Replicas: 1, Timeout: time.Microsecond}), []string{"ReplicaAck.Timeout", "1µs", "1ms"}},
+		{ack(lockkeeper.ReplicaAck{Timeout: time.Second}), []string{"ReplicaAck.Timeout", "1s"}},
 		{lockkeeper.Options{MetadataTTL: -1}, []string{"MetadataTTL", "-1ns"}},
 		{lockkeeper.Options{MetadataTTL: time.Second}, []string{"MetadataTTL", "1s", "1m0s"}},
 		{lockkeeper.Options{MetadataTTL: 366 * 24 * time.Hour}, []string{"MetadataTTL", "8784h"}},

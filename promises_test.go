@@ -66,7 +66,11 @@ func TestPrefixOfKeysAndChannels(t *testing.T) {
 	for prefix, x := range map[string]struct {
 		options lockkeeper.Options
 		tag     string // of the labels of keepers
-	}{"lock:": {tag: "{lock:}"}, "app:": {lockkeeper.Options{Prefix: "app:"}, "{app:}"}, "": {lockkeeper.Options{NoPrefix: true}, "{lockkeeper}"}} {
+	}{
+		"lock:": {tag: "{lock:}"},
+		"app:":  {lockkeeper.Options{Prefix: "app:"}, "{app:}"},
+		"":      {lockkeeper.Options{NoPrefix: true}, "{lockkeeper}"},
+	} {
 		t.Run(prefix, func(t *testing.T) {
 			inBubble(t, func(b *bubble) {
 				holder, waiter := b.with(&x.options), b.with(&x.options)

@@ -50,10 +50,7 @@ func (l *looker) list(opts *admin.ListOptions) []admin.LockSummary {
 	l.Helper()
 	var all []admin.LockSummary
 	for e, err := range admin.List(background, l.Keeper, opts) {
-		if err != nil {
-			l.Fatal(err)
-		}
-		all = append(all, e)
+		all = append(all, must(e, err))
 	}
 	slices.SortFunc(all, func(a, b admin.LockSummary) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), strings.Compare(a.Name, b.Name))
@@ -224,7 +221,8 @@ func TestEveryKind(t *testing.T) {
 				t.Errorf("%+v", in)
 			}
 		}
-		if in := inspect(fair.Kind, "{tag}f"); len(in.Holders) != 1 || in.Fence != first.Fence() || len(in.Waiters) != 2 || in.Waiters[1].Owner != "me" {
+		in := inspect(fair.Kind, "{tag}f")
+		if len(in.Holders) != 1 || in.Fence != first.Fence() || len(in.Waiters) != 2 || in.Waiters[1].Owner != "me" {
 			t.Errorf("%+v", in)
 		}
 		for _, want := range []admin.LockState{
@@ -405,9 +403,7 @@ func TestInspectTellsUnconfirmedLeases(t *testing.T) {
 			t.Errorf("%+v, %v", e, err)
 		}
 	}
-	if err := lease.Release(background); err != nil {
-		t.Fatal(err)
-	}
+	release(t, lease)
 	handed := <-granted
 	if h := inspect().Holders[0]; !h.Unconfirmed || h.ExpiresIn > 3*time.Second || h.Owner != "second" {
 		t.Errorf("just handed over: %+v", h)
@@ -418,9 +414,7 @@ func TestInspectTellsUnconfirmedLeases(t *testing.T) {
 	if h := inspect().Holders[0]; h.ExpiresIn < 10*time.Second {
 		t.Errorf("confirmed: %+v", h)
 	}
-	if err := handed.Release(background); err != nil {
-		t.Fatal(err)
-	}
+	release(t, handed)
 }
 
 // The age of a heartbeat is by the timeout of the waiter's keeper, not of the one that looks.

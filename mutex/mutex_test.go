@@ -49,7 +49,8 @@ func TestExhaustedPool(t *testing.T) {
 	procs := runtime.GOMAXPROCS(8)
 	t.Cleanup(func() { runtime.GOMAXPROCS(procs) })
 	const pipelines = 3
-	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: redistest.StartCluster(t, 3, 0).Addrs(), PoolSize: 4, PipelinePoolSize: pipelines})
+	addrs := redistest.StartCluster(t, 3, 0).Addrs()
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, PoolSize: 4, PipelinePoolSize: pipelines})
 	t.Cleanup(func() { _ = rdb.Close() })
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

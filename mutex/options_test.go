@@ -164,8 +164,9 @@ func TestCancelDuringReplicaAckReleasesGrant(t *testing.T) {
 	k := must.Get(lockkeeper.New(rdb, &lockkeeper.Options{ReplicaAck: lockkeeper.ReplicaAck{Replicas: 1}}))(t)
 	defer func() { _ = rdb.Close() }()
 	l := must.Get(mutex.New(k, "x", nil))(t)
-	must.OK(t, must.Get(l.Lock(context.Background()))(t).Release(context.Background())) // opens connections and loads scripts
-	acquires.Store(0)                                                                   // the request itself is of the fast script; acquire repeats it for the replicas
+	// Opens connections and loads scripts.
+	must.OK(t, must.Get(l.Lock(context.Background()))(t).Release(context.Background()))
+	acquires.Store(0) // the request itself is of the fast script; acquire repeats it for the replicas
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
 		<-late

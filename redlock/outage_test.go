@@ -39,7 +39,8 @@ func TestLocalCallersFailTogether(t *testing.T) {
 				n := t.Network()
 				rdb := redis.NewClient(n.Options(readTimeout))
 				k := must.Get(lockkeeper.New(rdb, &lockkeeper.Options{
-					Retry: lockkeeper.RetryPolicy{MaxElapsed: maxElapsed}, HeartbeatInterval: 200 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
+					Retry: lockkeeper.RetryPolicy{MaxElapsed: maxElapsed}, HeartbeatInterval: 200 * time.Millisecond,
+					Logger: slog.New(slog.DiscardHandler),
 				}))(t)
 				t.Cleanup(func() { _, _ = k.Close(), rdb.Close() })
 				return must.Get(of(k))(t), n

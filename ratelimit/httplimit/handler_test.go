@@ -22,8 +22,7 @@ var empty = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 
 func newHandler(t *testing.T, limiter func(*http.Request) (*ratelimit.Limiter, error), o *httplimit.HandlerOptions) http.Handler {
 	t.Helper()
-	h := must.Get(httplimit.NewHandler(limiter, empty, o))(t)
-	return h
+	return must.Get(httplimit.NewHandler(limiter, empty, o))(t)
 }
 
 // serve returns the response to a request from an address.

@@ -89,8 +89,7 @@ var ok = fake(func(*http.Request) (*http.Response, error) { return respond(200, 
 func newRequest(t *testing.T, ctx context.Context) (*http.Request, *closer) {
 	t.Helper()
 	body := &closer{Reader: strings.NewReader("x")}
-	r := must.Get(http.NewRequestWithContext(ctx, http.MethodPost, "http://127.0.0.1:1", body))(t)
-	return r, body
+	return must.Get(http.NewRequestWithContext(ctx, http.MethodPost, "http://127.0.0.1:1", body))(t), body
 }
 
 type closer struct {
