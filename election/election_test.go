@@ -320,6 +320,9 @@ func TestErrorsOfLock(t *testing.T) {
 				t.Errorf("Run: %v instead of %v", err, final)
 			}
 		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond) // it ends in the pause after the first error
+		defer cancel()
+		must.Report(t, newElection(t, &scripted{errs: []error{lockkeeper.ErrUnavailable}, Locker: l}, nil).Run(ctx, done))
 	})
 }
 
