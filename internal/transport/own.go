@@ -12,9 +12,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// This file has the connection of the Transport's own, on which calls are sent in the goroutines of their callers. When the caller's context
-// ends, or the Transport is closed, the connection is closed, which ends the read. go-redis does not watch a context while it reads,
-// and gives no access to the connections of its pools.
+// This file has the connection of the Transport's own, on which calls are sent in the goroutines of their callers. When the caller's
+// context ends, or the Transport is closed, the connection is closed, which ends the read. go-redis does not watch a context while it
+// reads, and gives no access to the connections of its pools.
 
 // A Transport opens its own connection once ownCalls calls within ownWithin would have been sent on it, so that who locks now and then
 // has none. After one that was closed the count begins anew: a caller that gives up costs a connection, and leaves
@@ -121,11 +121,13 @@ func (q *nodeQueue) takeOwnLocked() *ownConn {
 		return nil
 	}
 	q.wanted = 0
-	if q.own = q.t.newOwnConn(); q.own == nil {
+	o := q.t.newOwnConn()
+	if o == nil {
 		q.ownUnusable = true
 		return nil
 	}
-	q.t.senders.Go(func() { q.connect(q.own) })
+	q.own = o
+	q.t.senders.Go(func() { q.connect(o) })
 	return nil
 }
 
