@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
@@ -87,45 +86,6 @@ func free(t *testing.T, list []*redistest.Server, key string) {
 			n, err := c.Exists(ctx, key).Result()
 			return fmt.Sprint(n), err
 		})
-	}
-}
-
-// TestRedlockAndRedsyncCountTogether has goroutines of both count on one variable that nothing else protects.
-func TestRedlockAndRedsyncCountTogether(t *testing.T) {
-	s := servers(t, 3)
-	const each, rounds = 2, 15
-	rdb := s[0].Client()
-	var wg sync.WaitGroup
-	count := 0
-	inc := func() {
-		seen := count
-		must.Report(t, rdb.Ping(ctx).Err()) // time for others to interfere
-		count = seen + 1
-	}
-	for range each {
-		l := ourRedlock(t, s, "x")
-		wg.Go(func() {
-			for range rounds {
-				must.Report(t, l.Do(ctx, func(context.Context, uint64) error { inc(); return nil }))
-			}
-		})
-		m := theirRedlock(s, "x", redsync.WithTries(1000), redsync.WithRetryDelay(20*time.Millisecond))
-		wg.Go(func() {
-			for range rounds {
-				if err := m.Lock(); err != nil {
-					t.Error(err)
-					return
-				}
-				inc()
-				if ok, err := m.Unlock(); err != nil || !ok {
-					t.Errorf("redsync's unlock: %v, %v", ok, err)
-				}
-			}
-		})
-	}
-	wg.Wait()
-	if count != 2*each*rounds {
-		t.Errorf("counted to %d, want %d", count, 2*each*rounds)
 	}
 }
 
