@@ -58,16 +58,6 @@ func (w *world) job(period time.Duration, fn func(context.Context, uint64) error
 	return job
 }
 
-// wrap is job for a job that exists already.
-func (w *world) wrap(period time.Duration, run func(), o cronlock.Options) cron.Job {
-	o.Logger = slog.New(slog.NewTextHandler(&w.log, nil))
-	wrapper, err := cronlock.Wrap(w.s.Keeper(w, nil), name, period, &o)
-	if err != nil {
-		w.Fatal(err)
-	}
-	return cron.NewChain(wrapper).Then(cron.FuncJob(run))
-}
-
 // record returns a job that records that it ran.
 func (w *world) record(host string) func(context.Context, uint64) error {
 	return func(context.Context, uint64) error {
@@ -155,34 +145,21 @@ func TestFailedJobIsRunByNextHost(t *testing.T) {
 	})
 }
 
-func TestContextOfJobEndsWhenLeaseIsLost(t *testing.T) {
-	bubble(t, func(w *world) {
-		untilEnd := func(ctx context.Context, _ uint64) error {
-			<-ctx.Done()
-			w.add("stopped by loss: %t", errors.Is(context.Cause(ctx), lockkeeper.ErrLost))
-			return ctx.Err()
-		}
-		w.start(parse(w, "@hourly"), w.job(50*time.Minute, untilEnd, cronlock.Options{}))
-		time.Sleep(time.Hour)
-		w.s.LoseLease(w, name)
-		time.Sleep(time.Minute)
-		w.require("stopped by loss: true")
-	})
-}
-
-func TestLossIsReportedWhileWrappedJobRuns(t *testing.T) {
+func TestLossEndsContextAndIsReportedWhileJobRuns(t *testing.T) {
 	bubble(t, func(w *world) {
 		lost := make(chan error)
 		onLost := func(job string, err error) { lost <- fmt.Errorf("%s: %w", job, err) }
-		run := func() {
+		untilReported := func(ctx context.Context, _ uint64) error {
+			<-ctx.Done()
 			err := <-lost
-			w.add("%t %t", strings.HasPrefix(err.Error(), "report: "), errors.Is(err, lockkeeper.ErrLost))
+			w.add("%t %t %t", errors.Is(context.Cause(ctx), lockkeeper.ErrLost), strings.HasPrefix(err.Error(), "report: "), errors.Is(err, lockkeeper.ErrLost))
+			return ctx.Err()
 		}
-		w.start(parse(w, "@hourly"), w.wrap(50*time.Minute, run, cronlock.Options{OnLost: onLost}))
+		w.start(parse(w, "@hourly"), w.job(50*time.Minute, untilReported, cronlock.Options{OnLost: onLost}))
 		time.Sleep(time.Hour)
 		w.s.LoseLease(w, name)
 		time.Sleep(time.Minute)
-		w.require("true true")
+		w.require("true true true")
 		if !strings.Contains(w.log.String(), "lease lost") {
 			w.Errorf("log: %s", &w.log)
 		}

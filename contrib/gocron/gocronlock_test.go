@@ -174,15 +174,6 @@ func TestUnlockWithEndedContextRecords(t *testing.T) {
 	})
 }
 
-func TestOutageSkipsJob(t *testing.T) {
-	bubble(t, func(t *world) {
-		l := t.locker(time.Hour, nil)
-		t.s.Unreachable()
-		_, err := l.Lock(t.Context(), "x")
-		t.requireError(err, lockkeeper.ErrUnavailable)
-	})
-}
-
 func TestElectorRunsJobsOnOneScheduler(t *testing.T) {
 	bubble(t, func(t *world) {
 		now := gocron.WithStartAt(gocron.WithStartImmediately())
@@ -218,9 +209,11 @@ func TestElectorStepsDownWhenLeaseIsLost(t *testing.T) {
 	})
 }
 
-func TestElectorDoesNotBlockDuringOutage(t *testing.T) {
+func TestOutageSkipsJobAndDoesNotBlockElector(t *testing.T) {
 	bubble(t, func(t *world) {
 		t.s.Unreachable()
+		_, err := t.locker(time.Hour, nil).Lock(t.Context(), "x")
+		t.requireError(err, lockkeeper.ErrUnavailable)
 		e := t.elector()
 		began := time.Now()
 		t.requireError(e.IsLeader(t.Context()), gocronlock.ErrNotLeader)

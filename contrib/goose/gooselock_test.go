@@ -14,7 +14,6 @@ import (
 	gooselock "github.com/lockkeeper/lockkeeper/contrib/goose"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/mutex"
-	"github.com/lockkeeper/lockkeeper/redlock"
 	"github.com/pressly/goose/v3"
 )
 
@@ -109,18 +108,6 @@ func TestMigrationRunsOnce(t *testing.T) {
 			s.RequireFree(t, name)
 		})
 	}
-}
-
-// TestRedlock: other kinds of locks are Lockers, too.
-func TestRedlock(t *testing.T) {
-	var keepers []*lockkeeper.Keeper
-	for range 3 {
-		keepers = append(keepers, lockkeepertest.New(t).Keeper(t, nil))
-	}
-	l := must(gooselock.New(must(redlock.New(keepers, name, nil))))
-	p := newProvider(t, filepath.Join(t.TempDir(), "db"), l, migrations)
-	wants(t, up(t.Context(), p), nil)
-	requireVersion(t, p, 2)
 }
 
 // TestLossEndsGoMigration: the context of the migration ends, its transaction is rolled back, and another process can migrate.

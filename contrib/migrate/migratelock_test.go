@@ -208,16 +208,6 @@ func TestLossBeforeTheFirstStatement(t *testing.T) {
 	})
 }
 
-// TestUnlockFindsLoss: nobody has noticed the loss before.
-func TestUnlockFindsLoss(t *testing.T) {
-	bubble(t, func(t *testing.T, s *lockkeepertest.Server, dir string) {
-		a := start(t, s, dir, 0, 0)
-		a.at(2, false, func() { s.LoseLease(t, name) })
-		wants(t, a.Up(), lockkeeper.ErrLost)
-		a.requireVersion(t, 2, false)
-	})
-}
-
 func TestLockTimesOutBeforeMigrate(t *testing.T) {
 	for _, timeout := range []time.Duration{0, time.Second, time.Hour} {
 		bubble(t, func(t *testing.T, s *lockkeepertest.Server, dir string) {
