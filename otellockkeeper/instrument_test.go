@@ -149,7 +149,8 @@ func inBubble(t *testing.T, f func(t *testing.T, s *lockkeepertest.Server, o *te
 
 func TestMetricsOfLocksAndWaits(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *lockkeepertest.Server, o *telemetry) {
-		k := o.keeper(t, s, nil)
+		var r lockkeepertest.Recorder
+		k := o.keeper(t, s, &lockkeeper.Options{Hooks: r.Hooks()}) // which are called as well
 		l := must(mutex.New(k, "a", nil))
 		lease := must(l.Lock(t.Context()))
 		_, err := l.TryLock(t.Context())
@@ -171,6 +172,9 @@ func TestMetricsOfLocksAndWaits(t *testing.T) {
 		})
 		must(0, lease.Release(t.Context()))
 		must(0, (<-done).Release(t.Context()))
+		for _, hook := range []string{"AcquireStart", "AcquireDone", "Released"} {
+			r.Require(t, hook, "a")
+		}
 		o.require(t, nil, map[string]string{
 			"acquire.duration{kind=mutex,result=acquired}":     "2, 17s",
 			"acquire.duration{kind=mutex,result=not_acquired}": "1, 0s",
@@ -313,14 +317,31 @@ func TestErrorsAndRateLimits(t *testing.T) {
 
 func TestModesAndConversions(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *lockkeepertest.Server, o *telemetry) {
+		ctx := context.Background()
+		requireHeld := func(mode string) {
+			t.Helper()
+			o.require(t, []string{"leases.held"}, map[string]string{"leases.held{kind=rwlock,mode=" + mode + "}": "1"})
+		}
 		l := must(rwlock.New(o.keeper(t, s, nil), "a", nil))
-		read := must(l.RLock(t.Context()))
-		o.require(t, []string{"leases.held"}, map[string]string{"leases.held{kind=rwlock,mode=read}": "1"})
-		write := must(l.Upgrade(t.Context(), read))
-		o.require(t, []string{"leases.held"}, map[string]string{"leases.held{kind=rwlock,mode=write}": "1"})
-		read = must(l.Downgrade(t.Context(), write))
-		o.require(t, []string{"leases.held"}, map[string]string{"leases.held{kind=rwlock,mode=read}": "1"})
-		must(0, read.Release(t.Context()))
+		read := must(l.RLock(ctx))
+		requireHeld("read")
+		write := must(l.Upgrade(ctx, read))
+		requireHeld("write")
+		read = must(l.Downgrade(ctx, write))
+		requireHeld("read")
+		must(0, read.Release(ctx))
+		o.require(t, []string{"leases.held", "requests.waiting"}, nil)
+
+		write = must(l.Lock(ctx))
+		time.Sleep(20 * time.Second)
+		s.SlowAnswers(3 * time.Second)
+		brief, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+		defer cancel()
+		read = must(l.Downgrade(brief, write)) // in doubt: this lease has the token of the write lease
+		requireHeld("read")
+		s.Restore()
+		time.Sleep(12 * time.Second)
+		must(0, read.Release(ctx))
 		o.require(t, []string{"leases.held", "requests.waiting"}, nil)
 	})
 }
@@ -547,18 +568,6 @@ func TestUnusedTelemetryIsCollected(t *testing.T) {
 	t.Error("the hooks are gone, but their values remain")
 }
 
-func TestHooksThatWereSetAreCalled(t *testing.T) {
-	inBubble(t, func(t *testing.T, s *lockkeepertest.Server, o *telemetry) {
-		var r lockkeepertest.Recorder
-		k := o.keeper(t, s, &lockkeeper.Options{Hooks: r.Hooks()})
-		must(0, must(mutex.New(k, "a", nil)).Do(t.Context(), func(context.Context, uint64) error { return nil }))
-		for _, hook := range []string{"AcquireStart", "AcquireDone", "Released"} {
-			r.Require(t, hook, "a")
-		}
-		o.require(t, []string{"lease.duration"}, map[string]string{"lease.duration{end=released,kind=mutex}": "1, 0s"})
-	})
-}
-
 // TestGaugesReturnToZero: many goroutines lock, give up and lose leases at the same time.
 func TestGaugesReturnToZero(t *testing.T) {
 	s, o := lockkeepertest.New(t), newTelemetry()
@@ -588,24 +597,4 @@ func TestGaugesReturnToZero(t *testing.T) {
 	// A Flush deletes tombstones as well, so a heartbeat that was under way may have queued cancelled requests again, until it lapses.
 	s.Flush(t)
 	o.require(t, []string{"leases.held", "requests.waiting"}, nil)
-}
-
-// TestDowngradeInDoubtIsCountedOut: the lease that a downgrade in doubt returns has the token of the write lease.
-func TestDowngradeInDoubtIsCountedOut(t *testing.T) {
-	inBubble(t, func(t *testing.T, s *lockkeepertest.Server, o *telemetry) {
-		ctx := context.Background()
-		l := must(rwlock.New(o.keeper(t, s, nil), "a", nil))
-		must(0, must(l.Downgrade(ctx, must(l.Lock(ctx)))).Release(ctx)) // the server knows the scripts from now on
-		write := must(l.Lock(ctx))
-		time.Sleep(20 * time.Second)
-		s.SlowAnswers(3 * time.Second)
-		brief, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
-		defer cancel()
-		read := must(l.Downgrade(brief, write))
-		o.require(t, []string{"leases.held"}, map[string]string{"leases.held{kind=rwlock,mode=read}": "1"})
-		s.Restore()
-		time.Sleep(12 * time.Second)
-		must(0, read.Release(ctx))
-		o.require(t, []string{"leases.held", "requests.waiting"}, nil)
-	})
 }
