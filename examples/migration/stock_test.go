@@ -199,50 +199,34 @@ func TestStocktakeLongerThanTheExpiry(t *testing.T) {
 	})
 }
 
+// TestStocktakeLosesItsLock: WithSetNXOnExtend takes a lock again whose key was deleted.
 func TestStocktakeLosesItsLock(t *testing.T) {
 	each(t, func(t *testing.T, s *redistest.Server, p process) {
 		rdb := s.Client()
-		err := p.Stocktake(t.Context(), func(ctx context.Context) error {
-			must.OK(t, rdb.Set(t.Context(), "lock:stocktake", "another", 0).Err())
-			select {
-			case <-ctx.Done():
-			case <-time.After(10 * expiry):
-				t.Error("the context does not end")
+		stocktake := func(change redis.Cmder, lost bool) {
+			ended := false
+			err := p.Stocktake(t.Context(), func(ctx context.Context) error {
+				must.OK(t, rdb.Process(t.Context(), change))
+				select {
+				case <-ctx.Done():
+					ended = true
+				case <-time.After(3 * expiry):
+				}
+				return nil
+			})
+			if ended != lost || errors.Is(err, p.lost) != lost || !lost && err != nil {
+				t.Errorf("after %v: %v, context ended: %t", change, err, ended)
 			}
-			return nil
-		})
-		wantError(t, "stocktake", err, p.lost)
+		}
+		stocktake(redis.NewIntCmd(t.Context(), "del", "lock:stocktake"), p.name == new.name)
+		stocktake(redis.NewStatusCmd(t.Context(), "set", "lock:stocktake", "another"), true)
 		if v, err := rdb.Get(t.Context(), "lock:stocktake").Result(); v != "another" || err != nil {
 			t.Errorf("the other holder's key has the value %q, %v", v, err)
 		}
-	})
-}
-
-// TestDeletedKey: WithSetNXOnExtend takes the lock again, Lockkeeper reports the loss.
-func TestDeletedKey(t *testing.T) {
-	each(t, func(t *testing.T, s *redistest.Server, p process) {
-		err := p.Stocktake(t.Context(), func(ctx context.Context) error {
-			must.OK(t, s.Client().Del(t.Context(), "lock:stocktake").Err())
-			select {
-			case <-ctx.Done():
-			case <-time.After(2 * expiry):
-			}
-			return nil
-		})
-		if p.name == old.name {
-			must.OK(t, err)
-			return
-		}
-		wantError(t, "stocktake", err, p.lost)
-	})
-}
-
-func TestServerIsDown(t *testing.T) {
-	each(t, func(t *testing.T, s *redistest.Server, p process) {
 		s.Kill()
 		err := p.Stocktake(t.Context(), func(context.Context) error { return nil })
 		if err == nil || errors.Is(err, p.busy) || errors.Is(err, p.lost) {
-			t.Errorf("stocktake: %v, want another error", err)
+			t.Errorf("without a server: %v, want another error", err)
 		}
 	})
 }
