@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
@@ -242,37 +241,6 @@ func (p *tab) fits() {
 	p.Helper()
 	if w := value[int](p, "document.documentElement.scrollWidth - document.documentElement.clientWidth"); w > 0 {
 		p.Errorf("%s is %d px too wide:\n%s", value[string](p, "location.href"), w, p.text())
-	}
-}
-
-func TestWithoutJavaScript(t *testing.T) {
-	p := newTab(t, 1000, 800)
-	s := newSite(t, nil)
-	k := s.keeper("alice")
-	s.lock(k, "invoices")
-	s.lock(k, "orders:1")
-	must.Get(chromedp.Call(p.ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true}))(t)
-	p.open(s.url)
-	p.waitForHTML("2 names")
-	p.waitForHTML("As of this request.")
-	p.do(chromedp.SetValue(chromedp.CSS("input[name=q]"), "orders"), chromedp.Click(chromedp.CSS("#search button")))
-	p.waitForHTML("of 2")
-	p.do(chromedp.Click(chromedp.CSS(".names tbody a")))
-	p.waitForHTML("Nobody waits.")
-	p.waitForHTML("alice")
-}
-
-// waitForHTML waits until the page has a text, without a script in the page.
-func (p *tab) waitForHTML(text string) {
-	p.Helper()
-	for end := time.Now().Add(timeout); ; time.Sleep(10 * time.Millisecond) {
-		html, err := run(p, chromedp.OuterHTML(chromedp.CSS("body")))
-		if err == nil && strings.Contains(html, text) {
-			return
-		}
-		if time.Now().After(end) {
-			p.Fatalf("no %q: %v\n%s", text, err, html)
-		}
 	}
 }
 
