@@ -337,7 +337,10 @@ func TestModesAndConversions(t *testing.T) {
 		s.SlowAnswers(3 * time.Second)
 		brief, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
 		defer cancel()
-		read = must(l.Downgrade(brief, write)) // in doubt: this lease has the token of the write lease
+		read = must(l.Downgrade(brief, write))
+		if read.Token() != write.Token() {
+			t.Error("the downgrade was not in doubt")
+		}
 		requireHeld("read")
 		s.Restore()
 		time.Sleep(12 * time.Second)
