@@ -2,7 +2,6 @@ package main
 
 import (
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
@@ -40,17 +39,5 @@ func TestBenchMeasuresAndCleansUp(t *testing.T) {
 	wantNoKeys(t, s.Client())
 	command(t, "bench", "--redis", url, "--duration", "1s", "--prefix", "").ends(0).
 		prints("median ms", "mutex: lock and release ", "times SET NX and DEL: ")
-	wantNoKeys(t, s.Client())
-}
-
-func TestInterruptedBenchCleansUp(t *testing.T) {
-	t.Parallel()
-	s := redistest.Start(t)
-	c := command(t, "bench", "--redis", "redis://"+s.Addr, "--duration", "5m").starts()
-	eventually(t, "it measures", func() bool { return len(s.Client().Keys(ctx, "*").Val()) > 0 })
-	c.isEndedBy(syscall.SIGTERM)
-	if c.out.Len() > 0 {
-		t.Errorf("results were written: %s", c.out.String())
-	}
 	wantNoKeys(t, s.Client())
 }

@@ -45,17 +45,6 @@ func TestDoctorChecksReplicas(t *testing.T) {
 	wantNoKeys(t, s.Client())
 }
 
-func TestDoctorOnEmbeddedServer(t *testing.T) {
-	t.Parallel()
-	rdb, url := server(t)
-	r := examine(t, 0, url)
-	r.wantAllOKExcept("version", "role", "eviction", "memory", "persistence", "replicas", "idle-timeout")
-	r.want("eviction", "unknown")
-	r.want("permissions", "ok", "by sending the commands")
-	r.want("lock", "ok")
-	wantNoKeys(t, rdb)
-}
-
 func TestDoctorOnCluster(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, 3, 1)

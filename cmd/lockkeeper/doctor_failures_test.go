@@ -45,18 +45,20 @@ func TestDoctorTimeoutWhenUnresponsive(t *testing.T) {
 	}
 }
 
-func TestInterruptedDoctorCleansUp(t *testing.T) {
+func TestInterruptedDoctorAndBenchCleanUp(t *testing.T) {
 	t.Parallel()
 	s, url := goodServer(t)
 	do(t, s, "acl", "setuser", "default", "-publish") // so that a hand-off takes until the heartbeat
-	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
-		c := command(t, "doctor", "--redis", url).starts()
-		eventually(t, "doctor holds its lock", func() bool { return len(s.Client().Keys(ctx, "*:holders").Val()) > 0 })
-		c.isEndedBy(sig)
-		if c.out.Len() > 0 {
-			t.Errorf("%v: a report was written: %q", sig, c.out.String())
+	for _, args := range []string{"doctor", "bench --duration 5m"} {
+		for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+			c := command(t, append(strings.Fields(args), "--redis", url)...).starts()
+			eventually(t, args+" has a lock", func() bool { return s.Client().DBSize(ctx).Val() > 0 })
+			c.isEndedBy(sig)
+			if c.out.Len() > 0 {
+				t.Errorf("%v: a report was written: %q", sig, c.out.String())
+			}
+			wantNoKeys(t, s.Client())
 		}
-		wantNoKeys(t, s.Client())
 	}
 }
 

@@ -82,7 +82,9 @@ func TestTopShowsOutage(t *testing.T) {
 	x := onTerminal(t, c)
 	x.shows(": 0 locks, 0 holders")
 	server.Kill()
-	x.draws("that Redis does not answer", func(l []string) bool { return len(l) > 1 && strings.HasPrefix(l[1], "no answer since ") })
+	x.draws("that Redis does not answer", func(l []string) bool {
+		return len(l) == 5 && strings.HasPrefix(l[1], "no answer since ") && l[4] == "q quits"
+	})
 	x.types("q")
 	c.waits(0)
 }

@@ -204,13 +204,6 @@ func TestRunEndsSoonAfterCommand(t *testing.T) {
 	}
 }
 
-func TestMissingPasswordReported(t *testing.T) {
-	t.Parallel()
-	s := redistest.Start(t)
-	set(t, s, "requirepass", "secret")
-	runner(t, "redis://"+s.Addr)("x", "--", "true").ends(exit.Unreachable, "wants a password")
-}
-
 func TestSignalsForwarded(t *testing.T) {
 	t.Parallel()
 	rdb, url := server(t)

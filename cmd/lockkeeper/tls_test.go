@@ -83,6 +83,7 @@ func TestTLS(t *testing.T) {
 		{0, password, "run --try --redis rediss://ADDR --cacert ca.pem --cert client.pem --key client-key.pem x -- true", ""},
 		{0, "", "ls --redis rediss://ADDR --cacert ca.pem --cert client.pem --key client-key.pem --password-file password", ""},
 		{69, "", "ls --redis rediss://ADDR --cacert ca.pem --cert client.pem --key client-key.pem", "by --password-file"},
+		{69, "", "run --try --redis rediss://ADDR --cacert ca.pem --cert client.pem --key client-key.pem x -- true", "wants a password"},
 		{69, password, "ls --redis redis://ADDR", "use rediss:// instead of redis://"},
 		{69, password, "run --try --redis redis://ADDR x -- true", "use rediss:// instead of redis://"},
 		{69, password, "ls --redis rediss://ADDR", "unknown authority: give the certificate of its authority by --cacert"},

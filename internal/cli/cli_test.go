@@ -35,6 +35,11 @@ func TestCommandsAreDocumented(t *testing.T) {
 		if c.Example == "" {
 			t.Errorf("the help of %s has no examples", c.Name())
 		}
+		for line := range strings.Lines(c.Long) { // as wide as a terminal
+			if n := len([]rune(strings.TrimRight(line, "\n"))); n > 92 && !strings.Contains(line, "://") {
+				t.Errorf("%s: %d columns: %s", c.Name(), n, line)
+			}
+		}
 	}
 	if n < 10 {
 		t.Errorf("only %d commands", n)
@@ -52,20 +57,6 @@ func TestCommandsAreDocumented(t *testing.T) {
 			name, _, _ := strings.Cut(fields.Field(i).Tag.Get("json"), ",")
 			if name != "" && !regexp.MustCompile(`\b`+name+`\b`).MatchString(help[command]) {
 				t.Errorf("the help of %s does not document the field %s of %v", command, name, fields)
-			}
-		}
-	}
-}
-
-// TestHelpFitsTerminals: no line of a help text is wider than a terminal.
-func TestHelpFitsTerminals(t *testing.T) {
-	for _, c := range newRoot().Commands() {
-		if c.Hidden || c.Name() == "completion" {
-			continue
-		}
-		for line := range strings.Lines(c.Long) {
-			if n := len([]rune(strings.TrimRight(line, "\n"))); n > 92 && !strings.Contains(line, "://") {
-				t.Errorf("%s: %d columns: %s", c.Name(), n, line)
 			}
 		}
 	}

@@ -39,18 +39,6 @@ func TestFrameFitsTheWindow(t *testing.T) {
 	}
 }
 
-func TestFrameSaysWhatIsHidden(t *testing.T) {
-	v := someView(10)
-	lines := v.frame("title", nil, 80, 8)
-	if got := lines[len(lines)-1]; got != "and 7 more; q quits" || len(lines) != 8 {
-		t.Errorf("%q", lines)
-	}
-	lines = v.frame("title", errors.New("connection refused"), 80, 24)
-	if lines[1] != "no answer since 01:02:03: connection refused" || lines[len(lines)-1] != "q quits" {
-		t.Errorf("%q", lines)
-	}
-}
-
 func TestPlainView(t *testing.T) {
 	v := someView(1)
 	v.locks = 3
