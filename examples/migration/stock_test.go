@@ -139,6 +139,12 @@ func TestHeldItemIsAConflict(t *testing.T) {
 	pairs(t, func(t *testing.T, rdb *redis.Client, first, second process) {
 		must.OK(t, rdb.Set(t.Context(), "stock:pen", 1, 0).Err())
 		ticket := must.Get(first.Hold(t.Context(), "pen", time.Minute))(t)
+		wantHolder := func(want string) {
+			if got, err := first.Holder(t.Context(), "pen"); got != want || err != nil {
+				t.Errorf("the holder is %q, %v, want %q", got, err, want)
+			}
+		}
+		wantHolder("web-1")
 		request := func() *httptest.ResponseRecorder {
 			w := httptest.NewRecorder()
 			second.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/?sku=pen&n=1", nil))
@@ -151,7 +157,15 @@ func TestHeldItemIsAConflict(t *testing.T) {
 		if waited := time.Since(start); waited < 800*time.Millisecond || waited > 10*time.Second {
 			t.Errorf("waited %v, want about a second", waited)
 		}
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		start = time.Now()
+		wantError(t, "Reserve by a caller who gives up", second.Reserve(ctx, "pen", 1), second.busy)
+		if waited := time.Since(start); waited > 900*time.Millisecond {
+			t.Errorf("waited %v, want 200 ms", waited)
+		}
 		must.OK(t, second.Finish(t.Context(), "pen", ticket))
+		wantHolder("")
 		if w := request(); w.Code != http.StatusOK {
 			t.Errorf("answer %d %s after the hold, want 200", w.Code, w.Body)
 		}
@@ -166,19 +180,6 @@ func TestHoldOutlivesItsProcess(t *testing.T) {
 		_, err := second.Hold(t.Context(), "pen", time.Minute)
 		wantError(t, "Hold by another process", err, second.busy)
 		must.OK(t, second.Finish(t.Context(), "pen", ticket))
-	})
-}
-
-func TestCallerWhoGivesUpStopsWaiting(t *testing.T) {
-	pairs(t, func(t *testing.T, _ *redis.Client, first, second process) {
-		must.Get(first.Hold(t.Context(), "pen", time.Minute))(t)
-		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-		defer cancel()
-		start := time.Now()
-		wantError(t, "Reserve", second.Reserve(ctx, "pen", 1), second.busy)
-		if waited := time.Since(start); waited > 900*time.Millisecond {
-			t.Errorf("waited %v, want 200 ms", waited)
-		}
 	})
 }
 
@@ -227,18 +228,6 @@ func TestStocktakeLosesItsLock(t *testing.T) {
 		err := p.Stocktake(t.Context(), func(context.Context) error { return nil })
 		if err == nil || errors.Is(err, p.busy) || errors.Is(err, p.lost) {
 			t.Errorf("without a server: %v, want another error", err)
-		}
-	})
-}
-
-func TestHolder(t *testing.T) {
-	each(t, func(t *testing.T, _ *redistest.Server, p process) {
-		ticket := must.Get(p.Hold(t.Context(), "pen", time.Minute))(t)
-		held := must.Get(p.Holder(t.Context(), "pen"))(t)
-		must.OK(t, p.Finish(t.Context(), "pen", ticket))
-		free := must.Get(p.Holder(t.Context(), "pen"))(t)
-		if held != "web-1" || free != "" {
-			t.Errorf("the holder is %q, and then %q; want web-1, and then nobody", held, free)
 		}
 	})
 }

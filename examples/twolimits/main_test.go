@@ -39,6 +39,7 @@ func TestExceededLimitIsNoticed(t *testing.T) {
 	}{
 		{"within the limit", at(0, 0, 1100), at(10, 20, 1110), ""},
 		{"too many permits", at(0, 0, 1099), at(0, 0, 1099), "3 permits in 1.1s"},
+		{"too many permits in between", at(0, 900, 1000, 1999, 5000), at(0, 900, 1000, 1999, 5000), "3 permits in 1.1s"},
 		{"late, but not by more than the margin", at(0, 0, 1100), at(100, 100, 1100), ""},
 		{"late, and too many calls in a window", at(0, 0, 1100), at(101, 101, 1100), errMargin.Error()},
 		{"late, and no more calls than allowed", at(0, 0, 1300), at(0, 101, 1300), ""},
