@@ -21,17 +21,6 @@ func broken(t *testing.T, err, kind error, reason, by string) {
 	}
 }
 
-func within(t *testing.T, what string, c <-chan error) error {
-	t.Helper()
-	select {
-	case err := <-c:
-		return err
-	case <-time.After(10 * time.Second):
-		t.Fatalf("timeout after 10 s: %s", what)
-		return nil
-	}
-}
-
 func TestBreak(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -48,7 +37,7 @@ func TestBreak(t *testing.T) {
 	if c.err.Len() > 0 {
 		t.Errorf("a log line repeats what is printed: %s", c.err.String())
 	}
-	broken(t, within(t, "the waiter is told", s.ended["report-3"]), lockkeeper.ErrNotAcquired, "too late", "ops")
+	broken(t, must.Receive(t, s.ended["report-3"], 10*time.Second, "the waiter is told"), lockkeeper.ErrNotAcquired, "too late", "ops")
 	if i := s.show(t, "jobs:report"); len(i.Holders) != 1 || len(i.Waiters) != 1 {
 		t.Errorf("%+v", i)
 	}
@@ -57,7 +46,7 @@ func TestBreak(t *testing.T) {
 	c = brk("jobs:report", "--token", held.Token(), "--yes", "--reason", "it hangs", "--json").ends(0)
 	<-held.Done()
 	broken(t, held.Err(), lockkeeper.ErrLost, "it hangs", must.Get(user.Current())(t).Username+"@")
-	must.Report(t, within(t, "the next waiter gets the lock", s.ended["report-2"]))
+	must.Report(t, must.Receive(t, s.ended["report-2"], 10*time.Second, "the next waiter gets the lock"))
 	var r struct {
 		Kind, Name string
 		Holders    []struct{ Token string }
@@ -72,7 +61,7 @@ func TestBreak(t *testing.T) {
 	brk("catalogue", "--all", "--yes", "--reason", "restart").ends(0).prints("ended: 2 holders, removed: 2 waiters\n")
 	<-s.leases["reader-2"].Done()
 	broken(t, s.leases["reader-2"].Err(), lockkeeper.ErrLost, "restart", "")
-	broken(t, within(t, "the reader is told", s.ended["reader-3"]), lockkeeper.ErrNotAcquired, "restart", "")
+	broken(t, must.Receive(t, s.ended["reader-3"], 10*time.Second, "the reader is told"), lockkeeper.ErrNotAcquired, "restart", "")
 	command(t, "wait", "--redis", s.url, "--timeout", "0", "--for", "idle", "catalogue").ends(0)
 	brk("encoders", "--token", s.leases["encoder"].Token()[:8], "--yes", "--reason", "x").
 		ends(exit.Usage, "is ambiguous: 2 tokens of encoders begin with it")
