@@ -24,13 +24,3 @@ func TestDocumentedCodeIsTested(t *testing.T) {
 		}
 	}
 }
-
-// TestCloseReleasesLeaseThatIsToBeAdopted: what docs/recipes.md says about a lock that another process is to release.
-func TestCloseReleasesLeaseThatIsToBeAdopted(t *testing.T) {
-	first := newKeeper("first")
-	token := must.Get(begin(ctx, first))(t)
-	must.OK(t, first.Close())
-	if _, err := newMutex(k, "upload:7").Adopt(ctx, token); err == nil {
-		t.Error("it was adopted")
-	}
-}

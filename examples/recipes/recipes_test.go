@@ -179,11 +179,15 @@ func Example_begin() {
 	fmt.Println(strings.HasPrefix(token, k.ID()), err)
 	fmt.Println(finish(ctx, another, token))
 	fmt.Println(errors.Is(finish(ctx, another, token), lockkeeper.ErrLost)) // it was released
+	first := newKeeper("first")
+	token, _ = begin(ctx, first)
+	fmt.Println(first.Close(), errors.Is(finish(ctx, another, token), lockkeeper.ErrLost)) // Close releases it
 	// Output:
 	// true <nil>
 	// works
 	// <nil>
 	// true
+	// <nil> true
 }
 
 func Example_breakStuck() {
