@@ -17,19 +17,6 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// TestURL: another client can connect to it, and sees the same locks.
-func TestURL(t *testing.T) {
-	s := newOn(t, "")
-	rdb := redis.NewClient(must.Get(redis.ParseURL(s.URL(t)))(t))
-	defer func() { _ = rdb.Close() }()
-	k := must.Get(lockkeeper.New(rdb, nil))(t)
-	defer func() { _ = k.Close() }()
-	lease := lock(t, newMutex(t, k, "x", nil))
-	s.RequireHeld(t, "x")
-	release(t, lease)
-	s.RequireFree(t, "x")
-}
-
 // TestDatabasesOfRealServer: servers do not share one, leave none behind, and use none that is not empty.
 func TestDatabasesOfRealServer(t *testing.T) {
 	real := redistest.Start(t, "--databases", "4")
