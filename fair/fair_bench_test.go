@@ -12,8 +12,6 @@ func locker(k *lockkeeper.Keeper, name string) (benchmarks.Locker, error) {
 	return fair.New(k, name, nil)
 }
 
-func BenchmarkUncontended(b *testing.B) { benchmarks.Uncontended(b, locker) }
-
 func BenchmarkHandoff(b *testing.B) { benchmarks.Handoff(b, locker, 1, 64, 1000) }
 
 func BenchmarkContended(b *testing.B) { benchmarks.Contended(b, locker, 8, 64, 1000) }

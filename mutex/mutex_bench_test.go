@@ -13,8 +13,6 @@ func locker(k *lockkeeper.Keeper, name string) (benchmarks.Locker, error) {
 	return mutex.New(k, name, nil)
 }
 
-func BenchmarkUncontended(b *testing.B) { benchmarks.Uncontended(b, locker) }
-
 func BenchmarkAcknowledged(b *testing.B) { benchmarks.Acknowledged(b, locker) }
 
 func BenchmarkHandoff(b *testing.B) { benchmarks.Handoff(b, locker, 1, 64) }

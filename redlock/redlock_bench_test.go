@@ -14,6 +14,4 @@ func locker(k *lockkeeper.Keeper, name string) (benchmarks.Locker, error) {
 	return redlock.New([]*lockkeeper.Keeper{k}, name, nil)
 }
 
-func BenchmarkUncontended(b *testing.B) { benchmarks.Uncontended(b, locker) }
-
 func BenchmarkContended(b *testing.B) { benchmarks.Contended(b, locker, 8, 64) }

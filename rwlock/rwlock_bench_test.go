@@ -18,11 +18,6 @@ func writer(k *lockkeeper.Keeper, name string) (benchmarks.Locker, error) {
 	return rwlock.New(k, name, nil)
 }
 
-func BenchmarkUncontended(b *testing.B) {
-	b.Run("read", func(b *testing.B) { benchmarks.Uncontended(b, reader) })
-	b.Run("write", func(b *testing.B) { benchmarks.Uncontended(b, writer) })
-}
-
 func BenchmarkHandoff(b *testing.B) { benchmarks.Handoff(b, writer, 1, 64) }
 
 func BenchmarkContended(b *testing.B) { benchmarks.Contended(b, writer, 8, 64) }

@@ -3,7 +3,6 @@ package semaphore_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper"
@@ -17,12 +16,6 @@ func acquiring(n int) benchmarks.New {
 	return func(k *lockkeeper.Keeper, name string) (benchmarks.Locker, error) {
 		s, err := semaphore.New(k, name, 1000, nil)
 		return benchmarks.Func(func(ctx context.Context) (*lockkeeper.Lease, error) { return s.AcquireN(ctx, n) }), err
-	}
-}
-
-func BenchmarkUncontended(b *testing.B) {
-	for _, n := range []int{1, 1000} {
-		b.Run(fmt.Sprintf("n=%d", n), func(b *testing.B) { benchmarks.Uncontended(b, acquiring(n)) })
 	}
 }
 

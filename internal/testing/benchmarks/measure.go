@@ -1,7 +1,6 @@
 // Package benchmarks is the benchmarks that every primitive has under the same names and with the same metrics. Each
 // prints ratios that were taken in one run, with the two sides in turns, because the machines are shared and noisy.
 //
-//	x-floor     Lock + Release over a bare SET NX PX plus a bare compare-and-delete script, sent by the same client
 //	x-ping      the median hand-off, from the call of Release to the next holder running, over the median PING
 //	p99-x-ping  the 99th percentile of the hand-offs over the median PING
 //	cmds/op     client commands per acquisition, as the server counts them
@@ -18,7 +17,6 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -114,17 +112,6 @@ func Bare(ctx context.Context, c redis.Cmdable) (take, give func(name string) er
 	return take, give, nil
 }
 
-// floor is a bare lock with its release, inline.
-func (b *bench) floor(rdb *redis.Client) func(name string) {
-	b.Helper()
-	take, give, err := Bare(ctx, rdb)
-	b.must(err)
-	return func(name string) {
-		must.Report(b, take(name))
-		must.Report(b, give(name))
-	}
-}
-
 // locks returns the lock x in so many keepers, and a channel that is told of each waiter when it is in the queue.
 func (b *bench) locks(keepers, waiters int) (locks []Locker, inLine chan struct{}) {
 	b.Helper()
@@ -139,28 +126,6 @@ func (b *bench) locks(keepers, waiters int) (locks []Locker, inLine chan struct{
 		locks = append(locks, b.lock(k, "x"))
 	}
 	return locks, inLine
-}
-
-// turns runs two sides in turns, each for blocks of operations, and returns the time per operation of each block.
-// The side that begins alternates.
-func turns(n, block int, a, z func(ops int)) (as, zs []float64) {
-	timed := func(f func(int), ops int) float64 {
-		start := time.Now()
-		f(ops)
-		return float64(time.Since(start).Nanoseconds()) / float64(ops)
-	}
-	for i := 0; n > 0; i++ {
-		ops := min(block, n)
-		n -= ops
-		if i%2 == 0 {
-			as = append(as, timed(a, ops))
-			zs = append(zs, timed(z, ops))
-		} else {
-			zs = append(zs, timed(z, ops))
-			as = append(as, timed(a, ops))
-		}
-	}
-	return as, zs
 }
 
 // blocks runs operations in blocks, and returns the median of the server's time for scripts per operation of each: server time is noisy on
@@ -180,59 +145,33 @@ func (b *bench) blocks(op func()) float64 {
 	return Median(list)
 }
 
-// Uncontended is one goroutine that locks and releases, beside the floor.
-func Uncontended(b *testing.B, n New) {
-	m := start(b, n)
-	l, floor := m.lock(m.keeper(lockkeeper.Options{}), "x"), m.floor(m.s.Client())
-	for range 500 {
-		m.once(l)
-		floor("floor")
-	}
-	var allocs uint64
-	b.ResetTimer()
-	ours, bare := turns(b.N, 250, func(ops int) {
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		for range ops {
-			m.once(l)
-		}
-		runtime.ReadMemStats(&after)
-		allocs += after.Mallocs - before.Mallocs
-	}, func(ops int) {
-		for range ops {
-			floor("floor")
-		}
-	})
-	b.StopTimer()
-	b.ReportMetric(Median(ours)/Median(bare), "x-floor")
-	b.ReportMetric(Median(ours), "ns/op")
-	b.ReportMetric(float64(allocs)/float64(b.N), "allocs/op")
-}
-
-// Acknowledged is Uncontended in a keeper that waits until a replica has each grant, beside one that does not; x-plain is
-// the time of the one over that of the other.
+// Acknowledged is one goroutine that locks and releases in a keeper that waits until a replica has each grant, and in turns in one that
+// does not; x-plain is the time of the one over that of the other.
 func Acknowledged(b *testing.B, n New) {
 	m := start(b, n)
 	redistest.StartReplica(b, m.s)
 	k := m.keeper(lockkeeper.Options{ReplicaAck: lockkeeper.ReplicaAck{Replicas: 1}})
-	safe, fast := m.lock(k, "x"), m.lock(m.keeper(lockkeeper.Options{}), "y")
+	sides := []Locker{m.lock(k, "x"), m.lock(m.keeper(lockkeeper.Options{}), "y")}
 	for range 200 {
-		m.once(safe)
-		m.once(fast)
+		m.once(sides[0])
+		m.once(sides[1])
 	}
+	var times [2][]float64 // of each side, for an operation of a block
 	b.ResetTimer()
-	ours, bare := turns(b.N, 100, func(ops int) {
-		for range ops {
-			m.once(safe)
+	for i, left := 0, b.N; left > 0; i++ {
+		ops := min(100, left)
+		left -= ops
+		for _, side := range []int{i % 2, 1 - i%2} {
+			began := time.Now()
+			for range ops {
+				m.once(sides[side])
+			}
+			times[side] = append(times[side], float64(time.Since(began))/float64(ops))
 		}
-	}, func(ops int) {
-		for range ops {
-			m.once(fast)
-		}
-	})
+	}
 	b.StopTimer()
-	b.ReportMetric(Median(ours)/Median(bare), "x-plain")
-	b.ReportMetric(Median(ours), "ns/op")
+	b.ReportMetric(Median(times[0])/Median(times[1]), "x-plain")
+	b.ReportMetric(Median(times[0]), "ns/op")
 }
 
 // Handoff runs waiters, in keepers of their own up to 100, behind one holder at a time.
