@@ -3,6 +3,7 @@ package ratelimit_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"strings"
 	"sync/atomic"
@@ -80,7 +81,7 @@ func (withoutLeases) Adopt(context.Context, string) (*lockkeeper.Lease, error) {
 func (l withoutLeases) TryLock(ctx context.Context) (*lockkeeper.Lease, error) {
 	r, err := l.Allow(ctx)
 	if err == nil && !r.Allowed {
-		err = lockkeeper.ErrNotAcquired
+		err = fmt.Errorf("lockkeeper: ratelimit %q: %w", l.Name(), lockkeeper.ErrNotAcquired)
 	}
 	return nil, err
 }

@@ -85,7 +85,7 @@ func (l limiter) Acquire(ctx context.Context, n int) (g grant, err error) {
 type notAllowed struct{ ratelimit.LimitedError }
 
 // Error implements error.
-func (notAllowed) Error() string { return "not allowed" }
+func (notAllowed) Error() string { return `lockkeeper: ratelimit "x": not allowed` }
 
 // Unwrap makes it match lockkeeper.ErrNotAcquired.
 func (notAllowed) Unwrap() error { return lockkeeper.ErrNotAcquired }

@@ -10,7 +10,6 @@ import (
 	"github.com/alicebob/miniredis/v2/server"
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/testing/check"
-	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
 
@@ -20,7 +19,6 @@ var outages = []Case{
 	{Name: "61_outage_during_wait_is_not_contention", Alone: true, Test: outageDuringWait},
 	{Name: "61_outage_reported_by_every_call", Alone: true, Test: outageForHolders},
 	{Name: "62_context_error_at_any_time", Embedded: true, Test: contextEndsAnyTime},
-	{Name: "63_errors_name_lock_once_on_one_line", Test: errorMessages},
 }
 
 // freeze stops all replies until thaw is called.
@@ -174,48 +172,4 @@ func contextEndsAnyTime(w *World) {
 	}
 	check.That(w, held != 0 && held != 100, "%d of 100 calls found the lock held", held)
 	w.release(lease)
-}
-
-func errorMessages(w *World) {
-	named := func(err error, want ...error) {
-		w.Helper()
-		w.checkError(err, want...)
-		prefix := fmt.Sprintf("lockkeeper: %s %q", w.P.Kind, "x")
-		if err == nil || strings.Count(err.Error(), prefix) != 1 || strings.Count(err.Error(), "lockkeeper: ") != 1 || strings.Contains(err.Error(), "\n") {
-			w.Errorf("the text does not name the lock once and on one line: %q", err)
-		}
-	}
-	p := w.Process()
-	l := p.Lock("x", withoutRenewal)
-	released := w.hold(l)
-	other := w.Process()
-	named(errorOf(other.Lock("x").TryLock(w.ctx())), lockkeeper.ErrNotAcquired)
-	w.must(other.Close())
-	named(errorOf(other.Lock("x").TryLock(w.ctx())), lockkeeper.ErrClosed)
-	ctx := released.Context(w.ctx())
-	w.release(released)
-	named(released.Err(), lockkeeper.ErrReleased)
-	named(context.Cause(ctx), lockkeeper.ErrReleased)
-	named(released.Extend(w.ctx(), ttl), lockkeeper.ErrReleased)
-
-	lost := w.hold(l)
-	ctx = lost.Context(w.ctx())
-	w.awaitLoss(lost, ttl)
-	named(lost.Err(), lockkeeper.ErrLost)
-	named(context.Cause(ctx), lockkeeper.ErrLost)
-	named(lost.Extend(w.ctx(), ttl), lockkeeper.ErrLost)
-	named(lost.Release(w.ctx()), lockkeeper.ErrLost)
-
-	own := errors.New("own")
-	err := l.Do(w.ctx(), func(ctx context.Context, _ uint64) error { <-ctx.Done(); return own })
-	named(err, own, lockkeeper.ErrLost)
-
-	p.Net.Break("evalsha", 1000, faultnet.SwallowReply)
-	named(w.callWithTimeout(2*heartbeatInterval, errorOnly(l.Lock)), context.DeadlineExceeded, lockkeeper.ErrUnavailable)
-	p.Net.Restore()
-	w.checkOnlyTombstones()
-	p = w.Process()
-	lease := w.hold(p.Lock("x", withTTL(time.Minute)))
-	p.Net.Down()
-	named(w.callWithTimeout(2*heartbeatInterval, func(ctx context.Context) error { return lease.Release(ctx) }), context.DeadlineExceeded, lockkeeper.ErrUnavailable)
 }

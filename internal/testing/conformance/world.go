@@ -501,6 +501,8 @@ func (w *World) checkError(err error, want ...error) {
 			continue // it may be the cause
 		}
 		check.That(w, !errors.Is(err, e) || slices.Contains(want, e), "the error is also %q: %v", e, err)
+		check.That(w, !errors.Is(err, e) || e == lockkeeper.ErrInvalid || strings.Contains(err.Error(), "lockkeeper: "+w.P.Kind+` "`),
+			"the error does not name its lock: %q", err)
 	}
 }
 
