@@ -17,7 +17,6 @@ import (
 // visible are the cases of what programs see of a lock besides its leases: hooks, contexts, owners, the interface Locker.
 var visible = []Case{
 	{Name: "hooks_have_the_context_of_the_call", Test: hooksHaveContext},
-	{Name: "lease_from_context", Test: leaseFromContext},
 	{Name: "owners_are_shown", Test: owners},
 	{Name: "long_wait_is_logged", Test: longWaitLogged},
 }
@@ -68,33 +67,6 @@ func hooksHaveContext(w *World) {
 		}
 	}
 	check.That(w, len(events) == 2, "%d calls", len(events))
-}
-
-func leaseFromContext(w *World) {
-	type key struct{}
-	p := w.Process()
-	l := p.Lock("x")
-	is := func(what string, ctx context.Context, want *lockkeeper.Lease) {
-		w.Helper()
-		got := lockkeeper.LeaseFromContext(ctx)
-		check.That(w, got == want, "%s: %v, want %v", what, got, want)
-	}
-	is("without a lease", w.ctx(), nil)
-	lease := w.hold(l)
-	child, cancel := context.WithTimeout(context.WithValue(lease.Context(w.ctx()), key{}, 1), time.Hour)
-	defer cancel()
-	is("with a lease", child, lease)
-	other := w.hold(p.Lock("y"))
-	inner := other.Context(child)
-	is("with two leases", inner, other)
-	w.release(other)
-	w.release(lease)
-	is("after the release", child, lease)
-	w.must(l.Do(w.ctx(), func(ctx context.Context, fence uint64) error {
-		got := lockkeeper.LeaseFromContext(ctx)
-		check.That(w, got != nil && got.Fence() == fence && got.Err() == nil, "in Do: %v", got)
-		return nil
-	}))
 }
 
 // owners checks that holders and waiters are shown with the labels of their keepers, that the label is removed when its keeper is closed,

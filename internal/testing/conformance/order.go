@@ -3,6 +3,7 @@ package conformance
 import (
 	"context"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
@@ -93,9 +94,14 @@ func disconnectedKeepsPosition(w *World) {
 	w.release(w.expectGranted(turns[2]))
 }
 
+// inspectQueue also checks that the Queued hook gets positions with replies and heartbeats.
 func inspectQueue(w *World) {
-	ps := []*Process{w.Process(), w.Process(), w.Process()}
+	var position atomic.Int64
+	ps := []*Process{w.Process(), w.Process(), w.Process(func(o *lockkeeper.Options) {
+		o.Hooks.Queued = func(e lockkeeper.Event) { position.Store(int64(e.Position)) }
+	})}
 	holder, turns := w.queueOf(ps...)
+	w.eventually("the position in a reply", func() bool { return position.Load() == 2 })
 	time.Sleep(2 * heartbeatInterval)
 	observer := w.Process()
 	l := observer.Lock("x").(waiterLister)
@@ -112,34 +118,15 @@ func inspectQueue(w *World) {
 		return len(list) == 2 || len(list) == 3 && !list[1].Alive && list[0].Alive && list[2].Alive
 	})
 	w.release(holder)
-	w.release(w.expectGranted(turns[0]))
+	first := w.expectGranted(turns[0])
+	w.eventually("the position in a heartbeat", func() bool { return position.Load() == 0 })
+	w.release(first)
 	w.release(w.expectGranted(turns[2]))
 	list = must.Get(l.Waiters(w.ctx()))(w)
 	check.That(w, len(list) == 0, "waiters %+v of an empty queue", list)
 	w.must(observer.Close())
 	w.checkError(errorOf(l.Waiters(w.ctx())), lockkeeper.ErrClosed)
 	w.checkClean()
-}
-
-// heartbeatPositions checks that the Queued hook gets positions with replies and heartbeats.
-func heartbeatPositions(w *World) {
-	reported := make(chan int, 100)
-	p := w.Process(func(o *lockkeeper.Options) {
-		o.Hooks.Queued = func(e lockkeeper.Event) { reported <- e.Position }
-	})
-	holder, turns := w.queueOf(w.Process(), w.Process(), p)
-	for i, release := range []*lockkeeper.Lease{nil, holder, nil} {
-		if i == 2 {
-			release = w.expectGranted(turns[0])
-		}
-		if release != nil {
-			w.release(release)
-		}
-		at := must.Receive(w, reported, 2*heartbeatInterval+w.slack(), "a position")
-		check.That(w, at == 2-i, "position %d, want %d", at, 2-i)
-	}
-	w.release(w.expectGranted(turns[1]))
-	w.release(w.expectGranted(turns[2]))
 }
 
 // clockJumps sets the server's clock forward and back while the lock is held and others wait. After a jump forward
