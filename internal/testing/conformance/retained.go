@@ -27,12 +27,11 @@ import (
 func Retained(t *testing.T) {
 	redistest.RequireBinary(t)
 	runParallel(t, map[string]func(*testing.T){
-		"cluster":                          retainedOnCluster,
-		"without_permission_to_publish":    recallWithoutPermission,
-		"replica_ack":                      retainedWithReplicaAck,
-		"frozen_process_delays_by_ttl":     func(t *testing.T) { retainingProcessStops(t, syscall.SIGSTOP) },
-		"killed_process_delays_by_ttl":     func(t *testing.T) { retainingProcessStops(t, syscall.SIGKILL) },
-		"many_names_on_one_cluster_member": manyRetainedNames,
+		"cluster":                       retainedOnCluster,
+		"without_permission_to_publish": recallWithoutPermission,
+		"replica_ack":                   retainedWithReplicaAck,
+		"frozen_process_delays_by_ttl":  func(t *testing.T) { retainingProcessStops(t, syscall.SIGSTOP) },
+		"killed_process_delays_by_ttl":  func(t *testing.T) { retainingProcessStops(t, syscall.SIGKILL) },
 	})
 }
 
@@ -134,6 +133,24 @@ func retainedOnCluster(t *testing.T) {
 	p, writer := newRetainer(t, client()), newRetainer(t, client())
 	for i := range 10 { // on all primaries
 		p.recalls(fmt.Sprint("n", i), writer)
+	}
+	// Many names, each of which has a channel of its own, are granted inside again soon after the connections were cut.
+	var many []*rwlock.Lock
+	for i := range 2000 {
+		many = append(many, p.lock(fmt.Sprint("many", i)))
+	}
+	for range 2 {
+		for range 2 { // together, to retain them
+			for _, l := range many {
+				p.once(l.RLock)
+			}
+		}
+		for _, l := range many {
+			p.retains(l)
+		}
+		for _, s := range c.Primaries {
+			must.Report(t, s.Client().Do(t.Context(), "client", "kill", "type", "pubsub").Err())
+		}
 	}
 	l, l2 := p.lock("moving"), writer.lock("moving")
 	for range 2 { // there and back
@@ -260,36 +277,4 @@ func retainInChild(k *lockkeeper.Keeper, local func() bool) {
 		fmt.Println("read", read())
 	}
 	_, _ = io.Copy(io.Discard, os.Stdin)
-}
-
-// manyRetainedNames retains many names of one primary of a cluster, each of which has a channel of its own, and breaks its
-// connections. All are granted inside again soon.
-func manyRetainedNames(t *testing.T) {
-	const many = 2000
-	c := redistest.StartCluster(t, 3, 0)
-	p := newRetainer(t, c.Client())
-	var locks []*rwlock.Lock
-	for i := range many {
-		locks = append(locks, p.lock(fmt.Sprint("n", i)))
-	}
-	all := func(what string) {
-		t.Helper()
-		began := time.Now()
-		for left := locks; len(left) > 0; {
-			var not []*rwlock.Lock
-			for _, l := range left {
-				if !p.isLocal(l) {
-					not = append(not, l)
-				}
-			}
-			left = not
-			must.That(t, time.Since(began) <= 30*time.Second, "%s: %d of %d names are not granted inside", what, len(left), many)
-		}
-		t.Logf("%s: %v", what, time.Since(began))
-	}
-	all("first")
-	for _, s := range c.Primaries {
-		must.Report(t, s.Client().Do(t.Context(), "client", "kill", "type", "pubsub").Err())
-	}
-	all("after the subscriptions were cut")
 }
