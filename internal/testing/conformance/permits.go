@@ -29,16 +29,10 @@ var Permits = append([]Case{
 // per is a window that is short, because on a real server it is waited for, and longer than a heartbeat.
 const per = 2 * heartbeatInterval
 
-func (p *Process) sem(limit int, change ...func(*semaphore.Options)) *semaphore.Semaphore {
+func (p *Process) sem(limit int) *semaphore.Semaphore {
 	p.w.Helper()
-	o := &semaphore.Options{TTL: ttl}
-	for _, f := range change {
-		f(o)
-	}
-	return must.Get(semaphore.New(p.Keeper, "x", limit, o))(p.w)
+	return must.Get(semaphore.New(p.Keeper, "x", limit, &semaphore.Options{TTL: ttl}))(p.w)
 }
-
-func noRenewal(o *semaphore.Options) { o.NoRenewal = true }
 
 func permits(s *semaphore.Semaphore, n int) acquire {
 	return func(ctx context.Context) (*lockkeeper.Lease, error) { return s.AcquireN(ctx, n) }
@@ -85,6 +79,7 @@ func crashedHoldersPermits(w *World) {
 	w.available(b, 0)
 	a.Net.Restore()
 	w.checkError(gone.Release(w.ctx()), lockkeeper.ErrLost)
+	w.checkError(gone.Extend(w.ctx(), ttl), lockkeeper.ErrLost)
 	w.available(b, 0)
 	w.release(r.lease)
 	w.available(b, 2)
@@ -94,7 +89,7 @@ func crashedHoldersPermits(w *World) {
 }
 
 func endedLeaseReturnsNothing(w *World) {
-	s, t := w.Process().sem(4, noRenewal), w.Process().sem(4)
+	s, t := w.Process().sem(4), w.Process().sem(4)
 	twice := w.mustAcquire(permits(s, 2))
 	lost := w.mustAcquire(permits(s, 2))
 	w.release(twice)
@@ -105,16 +100,6 @@ func endedLeaseReturnsNothing(w *World) {
 	w.release(copied)
 	w.available(t, 4)
 	w.checkError(lost.Release(w.ctx()), lockkeeper.ErrLost)
-	w.available(t, 4)
-
-	lost = w.mustAcquire(permits(s, 3))
-	w.awaitLoss(lost, ttl)
-	w.awaitAvailable(t, 4)
-	held := w.mustAcquire(permits(t, 3))
-	w.checkError(lost.Release(w.ctx()), lockkeeper.ErrLost)
-	w.checkError(lost.Extend(w.ctx(), ttl), lockkeeper.ErrLost)
-	w.available(t, 1)
-	w.release(held)
 	w.available(t, 4)
 	w.checkOnlyTombstones() // of the one that was adopted
 }
