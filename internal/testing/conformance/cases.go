@@ -62,7 +62,6 @@ var queued = []Case{
 	{Name: "19_commands_per_handoff_are_constant", Real: true, Test: handoffCommandsConstant},
 	{Name: "27_short_queued_lease_lasts_full_ttl", Test: shortLease},
 	{Name: "60_late_adopt_is_retried", Test: lateAdoption},
-	{Name: "60_late_extend_is_a_loss", Test: lateExtension},
 	{Name: "33_crashed_waiter_is_skipped", Test: waiterCrashes},
 	{Name: "server_clock_set_back_then_holder_crashes", Embedded: true, Test: clockSetBackWhileHeld},
 	{Name: "57_no_permission_to_subscribe_or_publish", Real: true, Alone: true, Test: noPubSubPermission},
@@ -357,17 +356,6 @@ func lateAdoption(w *World) {
 	w.must(r.lease.Err())
 	w.release(r.lease)
 	w.checkOnlyTombstones()
-}
-
-// lateExtension checks that Extend reports the loss of a lease if its reply arrives after the time that it grants.
-func lateExtension(w *World) {
-	p := w.Process()
-	lease := w.hold(p.Lock("x", withTTL(time.Minute)))
-	p.Net.DelayReplies(3 * ttl / 2)
-	w.checkError(lease.Extend(w.ctx(), ttl), lockkeeper.ErrLost)
-	p.Net.DelayReplies(0)
-	w.checkError(lease.Release(w.ctx()), lockkeeper.ErrLost)
-	w.checkFree(p.Lock("x"))
 }
 
 // alwaysLateReplies checks that calls fail if every reply arrives after the lease's time. The error is not

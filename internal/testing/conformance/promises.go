@@ -18,8 +18,7 @@ import (
 // promises are cases for statements in the documentation that no other case covers.
 var promises = []Case{
 	{Name: "05_ended_or_invalid_calls_send_nothing", Test: nothingSent},
-	{Name: "11_ttl_bounds", Test: ttlBounds},
-	{Name: "11_default_ttl", Test: defaultTTL},
+	{Name: "11_ttl_default_and_bounds", Test: ttlBounds},
 	{Name: "13_adopt_extends_to_full_ttl", Test: adoptExtendsToTTL},
 	{Name: "22_unsent_extend_changes_nothing", Test: unsentExtend},
 	{Name: "54_close_retries_releases", Test: closeRetriesReleases},
@@ -165,18 +164,12 @@ func ttlBounds(w *World) {
 			w.release(w.hold(l))
 		}
 	}
-	lease := w.hold(p.Lock("x", withoutRenewal))
+	lease := w.hold(must.Get(w.P.New(p.Keeper, "x", Options{}))(w))
+	check.Between(w, left(lease), 25*time.Second, 30*time.Second, "its holder relies on it by default")
+	w.checkKeyExpiry("x", 30*time.Second)
 	w.must(lease.Extend(w.ctx(), most))
 	check.Between(w, left(lease), most*98/100, most, "its holder relies on the extended lease")
 	w.checkError(lease.Extend(w.ctx(), most+1), lockkeeper.ErrInvalid)
-	w.release(lease)
-}
-
-func defaultTTL(w *World) {
-	l := must.Get(w.P.New(w.Process().Keeper, "x", Options{}))(w)
-	lease := w.hold(l)
-	check.Between(w, left(lease), 25*time.Second, 30*time.Second, "its holder relies on it")
-	w.checkKeyExpiry("x", 30*time.Second)
 	w.release(lease)
 }
 
