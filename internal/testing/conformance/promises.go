@@ -164,9 +164,9 @@ func ttlBounds(w *World) {
 			w.release(w.hold(l))
 		}
 	}
-	lease := w.hold(must.Get(w.P.New(p.Keeper, "x", Options{}))(w))
+	lease := w.hold(must.Get(w.P.New(p.Keeper, "y", Options{}))(w))
 	check.Between(w, left(lease), 25*time.Second, 30*time.Second, "its holder relies on it by default")
-	w.checkKeyExpiry("x", 30*time.Second)
+	w.checkKeyExpiry("y", 30*time.Second)
 	w.must(lease.Extend(w.ctx(), most))
 	check.Between(w, left(lease), most*98/100, most, "its holder relies on the extended lease")
 	w.checkError(lease.Extend(w.ctx(), most+1), lockkeeper.ErrInvalid)
