@@ -2,12 +2,9 @@ package conformance
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"strings"
 	"time"
 
-	"github.com/alicebob/miniredis/v2/server"
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
@@ -18,7 +15,6 @@ var outages = []Case{
 	{Name: "61_outage_during_acquire_is_not_contention", Alone: true, Test: outageDuringAcquire},
 	{Name: "61_outage_during_wait_is_not_contention", Alone: true, Test: outageDuringWait},
 	{Name: "61_outage_reported_by_every_call", Alone: true, Test: outageForHolders},
-	{Name: "62_context_error_at_any_time", Embedded: true, Test: contextEndsAnyTime},
 }
 
 // freeze stops all replies until thaw is called.
@@ -29,19 +25,6 @@ func (w *World) freeze(p *Process) (thaw func()) {
 	}
 	p.Net.Blackhole()
 	return p.Net.Restore
-}
-
-// delayServer makes an embedded server take d for each script or subscription.
-func (w *World) delayServer(d time.Duration) {
-	if w.Real {
-		return
-	}
-	w.mini.Server().SetPreHook(func(_ *server.Peer, cmd string, _ ...string) bool {
-		if strings.HasPrefix(cmd, "EVAL") || strings.HasSuffix(cmd, "SUBSCRIBE") {
-			time.Sleep(d)
-		}
-		return false
-	})
 }
 
 func (w *World) callWithTimeout(d time.Duration, call func(context.Context) error) error {
@@ -143,33 +126,4 @@ func outageForHolders(w *World) {
 	// A server that does not accept connections.
 	p.Net.Down()
 	w.checkError(w.callWithTimeout(heartbeatInterval, errorOnly(l.TryLock)), lockkeeper.ErrUnavailable)
-}
-
-// contextEndsAnyTime checks that whenever ctx ends during a wait, the error says so, and either that the lock was
-// held or that there was no reply.
-func contextEndsAnyTime(w *World) {
-	lease := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
-	w.delayServer(3 * time.Millisecond)
-	held := 0
-	for d := time.Millisecond; d <= 50*time.Millisecond; d += time.Millisecond {
-		p := w.Process() // without connections or subscription
-		l := p.Lock("x")
-		chans := make([]chan result, 2)
-		ctx, cancel := context.WithTimeout(w.ctx(), d)
-		for i := range chans {
-			chans[i] = w.lockAsync(ctx, l)
-		}
-		for _, ch := range chans {
-			switch err := await(w, ch, d).err; {
-			case errors.Is(err, lockkeeper.ErrNotAcquired):
-				held++
-				w.checkError(err, context.DeadlineExceeded, lockkeeper.ErrNotAcquired)
-			default:
-				w.checkError(err, context.DeadlineExceeded, lockkeeper.ErrUnavailable)
-			}
-		}
-		cancel()
-	}
-	check.That(w, held != 0 && held != 100, "%d of 100 calls found the lock held", held)
-	w.release(lease)
 }
