@@ -204,9 +204,7 @@ func handoff(b *testing.B, n New, waiters int) {
 				if err != nil {
 					return
 				}
-				if behind--; behind < 0 {
-					behind = 0
-				}
+				behind = max(behind-1, 0)
 				turn++
 				if turn > warm && turn <= total {
 					samples = append(samples, float64(now-released))

@@ -31,8 +31,7 @@ var RateLimits = append([]Case{
 	{Name: "50_data_loss_frees_permits", Test: permitsAfterDataLoss},
 	{Name: "50_nothing_is_held_without_a_lease", Test: nothingHeldWithoutLease},
 	{Name: "50_result_says_what_remains", Test: resultSaysWhatRemains},
-	{Name: "48_raised_limit_notifies_head", Test: raisedLimitNotifiesHead},
-	{Name: "48_callers_larger_limit_notifies_head", Test: callersLimitNotifiesHead},
+	{Name: "48_larger_limit_notifies_head", Test: largerLimitNotifiesHead},
 	{Name: "48_set_limit_of_other_kind", Test: setLimitOfOtherKind},
 	{Name: "50_unused_permits_notify_head", Test: unusedPermitsNotifyHead},
 	{Name: "50_dead_waiters_are_ignored", Test: deadWaitersIgnored},
@@ -493,14 +492,15 @@ func headNotifiedWhen(w *World, takeLate func(p *Process, s limiter), sooner fun
 // headWindow is the window of headNotifiedWhen.
 const headWindow = 2 * time.Second
 
-func raisedLimitNotifiesHead(w *World) {
-	takeLate := func(_ *Process, s limiter) { w.mustTake(s, 5) }
-	headNotifiedWhen(w, takeLate, func(s limiter) { w.must(s.SetLimit(w.ctx(), 13)) })
-}
-
-func callersLimitNotifiesHead(w *World) {
-	takeLate := func(_ *Process, s limiter) { w.mustTake(s, 5) }
-	headNotifiedWhen(w, takeLate, func(limiter) { w.limited(w.Process(slowHeartbeats).limiter(13, w.window(headWindow), 0), 4) })
+// largerLimitNotifiesHead: set by somebody, or known to a caller.
+func largerLimitNotifiesHead(w *World) {
+	for _, sooner := range []func(limiter){
+		func(s limiter) { w.must(s.SetLimit(w.ctx(), 13)) },
+		func(limiter) { w.limited(w.Process(slowHeartbeats).limiter(13, w.window(headWindow), 0), 4) },
+	} {
+		headNotifiedWhen(w, func(_ *Process, s limiter) { w.mustTake(s, 5) }, sooner)
+		w.forget()
+	}
 }
 
 // unusedPermitsNotifyHead: permits that somebody took and never learned of are given back.
