@@ -876,7 +876,8 @@ func doCases(w *World) {
 	mine := errors.New("mine")
 	w.must(l.Do(w.ctx(), func(ctx context.Context, fence uint64) error {
 		lease := lockkeeper.LeaseFromContext(ctx)
-		check.That(w, fence != 0 && ctx.Err() == nil && lease.Fence() == fence && lease.Err() == nil, "fence %d, %v, lease %v", fence, ctx.Err(), lease)
+		valid := fence != 0 && ctx.Err() == nil && lease.Fence() == fence && lease.Err() == nil
+		check.That(w, valid, "fence %d, %v, lease %v", fence, ctx.Err(), lease)
 		inner := lockkeeper.LeaseFromContext(other.Context(ctx))
 		check.That(w, inner == other && lockkeeper.LeaseFromContext(w.ctx()) == nil, "of two leases in a context: %v", inner)
 		return nil
