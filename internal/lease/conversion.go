@@ -162,7 +162,7 @@ func (h *Lease) HandOver(next *Lease, call *Observation) *Lease {
 	}
 	next.former, next.observation = nil, call
 	next.Mu.Unlock()
-	h.endAs(server.ErrReleased)
+	h.endAs(h.lock.ReleasedError())
 	h.next.Store(nil) // what the holder of h does from now on is not for next
 	h.observe(Released, nil)
 	return next

@@ -349,7 +349,7 @@ func cancelledConversion(up, known bool) func(*World) {
 				// The server has a write lease, which a new request gets at once.
 				lease := must.Get(l.Upgrade(w.ctx(), held))(w)
 				check.That(w, lease.Token() != original.Token() || lease.Fence() != original.Fence(), "the read lease was returned")
-				check.Is(w, held.Err(), lockkeeper.ErrReleased, "the lease that was upgraded") // this error alone does not name its lock
+				w.checkError(held.Err(), lockkeeper.ErrReleased)
 				held = lease
 			}
 			w.checkExcludes(held, up == done)
