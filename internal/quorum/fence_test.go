@@ -2,7 +2,6 @@ package quorum
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -191,27 +190,5 @@ func TestLeastFenceInTokenSavesRaisingIt(t *testing.T) {
 			}
 		}
 		s.release(u)
-	})
-}
-
-// TestServerBelowMinUptimeDoesNotCount checks that its grant does not count, and is released with the lease.
-func TestServerBelowMinUptimeDoesNotCount(t *testing.T) {
-	inBubble(t, 3, func(s *fixture) {
-		l := s.lock(s.keepers, func(spec *Spec) { spec.MinUptime = time.Hour })
-		s.uptimes[2].Store(1800)
-		u := s.try(l)
-		if m := memberOf(u, 2); m.state != memberFailed || m.part != nil || !m.inDoubt || !errors.Is(m.err, errRecentRestart) {
-			t.Errorf("the server that restarted lately: %+v", m)
-		}
-		s.wantOwned(u.token, 0, 1, 2)
-		s.release(u)
-		s.wantOwned(u.token)
-
-		s.uptimes[1].Store(1800)
-		_, err := l.Try(s.Context())
-		s.wantError(err, server.ErrUnavailable, errRecentRestart)
-		s.wantOwned("", 0, 1, 2)
-		s.uptimes[2].Store(7200)
-		s.release(s.try(l))
 	})
 }
