@@ -54,25 +54,9 @@ func TestHoldAdmitsUntilItsDeadline(t *testing.T) {
 	})
 }
 
-func TestHoldCloses(t *testing.T) {
+func TestHoldEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, _ := open()
-		if !enters(h) || !h.Close() || h.Close() || enters(h) || h.Inside() != 2 {
-			t.Error("a closed hold has admitted one, or forgotten one")
-		}
-		if ok, settle := h.Enter(); ok || !settle {
-			t.Error("a caller who was turned away may have hidden that the others have left")
-		}
-		for range 2 {
-			if !h.Leave() {
-				t.Error("one that leaves a closed hold was not told so")
-			}
-		}
-		if n := h.Inside(); n != 0 {
-			t.Errorf("%d are inside after all have left", n)
-		}
-
-		h, _ = open()
 		h.End()
 		if enters(h) || h.Certain() || h.Close() {
 			t.Error("an ended lease admits")
@@ -248,22 +232,6 @@ func TestBlockEnds(t *testing.T) {
 			t.Errorf("%d were used, want 3", used)
 		}
 	})
-}
-
-func TestBlockCloses(t *testing.T) {
-	b := NewBlock(5, time.Now(), 0, time.Hour)
-	if _, _, ok := b.Take(6); ok {
-		t.Error("granted more than the block")
-	}
-	if left, _, ok := b.Take(5); !ok || left != 0 {
-		t.Errorf("%d left, %t", left, ok)
-	}
-	if used := b.Close(); used != 5 {
-		t.Errorf("%d were used", used)
-	}
-	if _, _, ok := b.Take(1); ok || b.Close() != 0 {
-		t.Error("a closed block grants, or was used again")
-	}
 }
 
 // TestBlockClosesAsCallersLook closes a block while more callers are about to find too few permits than it has: their subtractions, which
