@@ -242,41 +242,6 @@ func TestWriterAdmittedBeforeSweepEnds(t *testing.T) {
 	})
 }
 
-// TestInspectReadersAndWriters: holders in the order in which their leases end, and waiters in that of the queue. Pages of holders have
-// TestInspectPagesGoOnWhereTheyEnded, those of waiters the models of locks with one holder.
-func TestInspectReadersAndWriters(t *testing.T) {
-	t.Parallel()
-	onRW(t, func(b *bench) {
-		var all []string
-		for i := range 7 {
-			r := rwToken("a", i, "r")
-			b.eval(b.set.Acquire, acquireArgs(r, ttl+100*i, 0, "", 0))
-			all = append(all, r)
-		}
-		got := b.inspect(protocol.InspectHolders, 0, 10, "")
-		if len(got) != 2+4*len(all) || got[0] != int64(len(all)) || got[1] != int64(len(all)) {
-			b.Fatalf("reply %v", got)
-		}
-		for i, r := range all {
-			holder := got[2+4*i : 6+4*i]
-			if left := holder[2].(int64); holder[0] != r || holder[1] != b.fence(r) || left <= 0 || left > ttl+600 {
-				b.Errorf("holder %d: %v", i, holder)
-			}
-		}
-
-		b.listen("b")
-		u, w1, w2, r := rwToken("b", 1, "u"), rwToken("b", 2, "w16"), rwToken("b", 3, "w"), rwToken("b", 4, "r")
-		for _, x := range []string{w1, r, w2} {
-			b.wantAcquire(lua.Waiting, x, heartbeatTTL)
-		}
-		b.code(b.convert(u, all[0], heartbeatTTL), lua.Waiting)
-		got = b.inspect(protocol.InspectWaiters, 0, 5, "")
-		if len(got) != 17 || got[1] != u || got[5] != w1 || got[9] != w2 || got[13] != r || got[15].(int64) < 0 || got[16].(int64) <= 0 {
-			b.Errorf("waiters %v", got)
-		}
-	})
-}
-
 // TestInspectPagesGoOnWhereTheyEnded checks that reading the holders page by page lists everybody who is there all the time, though
 // others end, begin and are renewed between the pages, and though many leases end in the same ms.
 func TestInspectPagesGoOnWhereTheyEnded(t *testing.T) {

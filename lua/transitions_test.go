@@ -396,27 +396,6 @@ func TestNoticeStaysBesideTombstone(t *testing.T) {
 	})
 }
 
-func TestBreakRemovesWaiter(t *testing.T) {
-	t.Parallel()
-	allAtTime(t, func(b *bench, _ func(time.Duration)) {
-		holder, first, second := b.token("a", 1), b.token("b", 1), b.token("c", 1)
-		b.enqueue(holder, first, second)
-		sub := b.listen("b")
-		b.breakToken(first, lua.Left, 1)
-		if got := strings.Join(b.message(sub), " "); got != "1 "+notice {
-			b.Errorf("the waiter was told %q", got)
-		}
-		b.breakToken(second, lua.Left, 0) // nobody listens
-		// Neither returns to the queue.
-		beat := b.heartbeat(1, first, 0)
-		if len(beat) != 11 || fmt.Sprint(beat[8]) != fmt.Sprint(lua.Tombstoned) {
-			b.Errorf("the waiter's heartbeat is answered %v", beat)
-		}
-		b.code(b.renew(holder, 1, ttl, 0), lua.Granted)
-		b.breakToken(b.token("d", 1), lua.Refused, 0)
-	})
-}
-
 func TestInspectWritesNothing(t *testing.T) {
 	t.Parallel()
 	onServers(t, []*lua.Set{lua.Mutex, lua.Fair, lua.Redlock}, func(b *bench) {
