@@ -170,6 +170,17 @@ func TestVerdict(t *testing.T) {
 	})
 }
 
+// TestVerdictOfUnknownExpiry checks that a refusal which does not say when the lease in the way expires does not hasten the next
+// attempt.
+func TestVerdictOfUnknownExpiry(t *testing.T) {
+	inBubble(t, 1, func(s *fixture) {
+		u := s.leaseOf(member{state: memberFailed, err: server.ErrNotAcquired})
+		if v := u.verdict(nil); v.retryAfter <= server.LongestTTL {
+			t.Errorf("retry after %v", v.retryAfter)
+		}
+	})
+}
+
 // TestVerdictOfOwnLeftovers checks that a refusal is no contention where an earlier attempt is still being cleaned up.
 func TestVerdictOfOwnLeftovers(t *testing.T) {
 	inBubble(t, 1, func(s *fixture) {
