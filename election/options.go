@@ -43,6 +43,19 @@ func (o *Options) withDefaults() (Options, error) {
 	if o != nil {
 		all = *o
 	}
+	for _, x := range []struct {
+		option       string
+		value, least time.Duration
+	}{
+		{"MinBackoff", all.MinBackoff, time.Millisecond},
+		{"MaxBackoff", all.MaxBackoff, time.Millisecond},
+		{"WatchInterval", all.WatchInterval, 10 * time.Millisecond},
+		{"LongStepDown", all.LongStepDown, 10 * time.Millisecond},
+	} {
+		if x.value != 0 && (x.value < x.least || x.value > time.Hour) {
+			return Options{}, server.Invalid("%s %v is not between %v and %v", x.option, x.value, x.least, time.Hour)
+		}
+	}
 	if all.MinBackoff == 0 && all.MaxBackoff == 0 {
 		all.MinBackoff, all.MaxBackoff = defaultMinBackoff, defaultMaxBackoff
 	}
@@ -60,19 +73,6 @@ func (o *Options) withDefaults() (Options, error) {
 	}
 	if all.Logger == nil {
 		all.Logger = slog.Default()
-	}
-	for _, x := range []struct {
-		option       string
-		value, least time.Duration
-	}{
-		{"MinBackoff", all.MinBackoff, time.Millisecond},
-		{"MaxBackoff", all.MaxBackoff, time.Millisecond},
-		{"WatchInterval", all.WatchInterval, 10 * time.Millisecond},
-		{"LongStepDown", all.LongStepDown, 10 * time.Millisecond},
-	} {
-		if x.value < x.least || x.value > time.Hour {
-			return Options{}, server.Invalid("%s %v is not between %v and %v", x.option, x.value, x.least, time.Hour)
-		}
 	}
 	if all.MaxBackoff < all.MinBackoff {
 		return Options{}, server.Invalid("MaxBackoff %v is shorter than MinBackoff %v", all.MaxBackoff, all.MinBackoff)
