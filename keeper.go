@@ -33,6 +33,10 @@ type Keeper struct {
 // of the main pool. So locks work even while the application has exhausted the main pool. Keepers of the same client share
 // these connections. If PipelinePoolSize is negative, there is only the main pool.
 //
+// A keeper that has sent sixteen requests within ten seconds while no other was under way opens one connection more, on which such
+// requests are sent in the goroutines of their callers. It has the client's settings, hooks that were added before see its commands, and
+// PoolStats does not count it. There is none on a cluster, with Sentinel, or if the client is embedded in another type.
+//
 // The client may be a struct that embeds a *redis.Client or a *redis.ClusterClient; its methods Pipeline and Subscribe are
 // used, and on a cluster MasterForKey. New refuses a redis.Ring, which moves keys to another server when one is down, so
 // that a lock could be granted twice; a redis.AutoPipeliner; and any type that is neither a single server's nor a
