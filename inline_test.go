@@ -51,7 +51,8 @@ func TestInlineCallsEndLikeOthers(t *testing.T) {
 				for _, inline := range []bool{false, true} {
 					inBubble(t, func(b *bubble) {
 						p := b.process()
-						p.call(1) // connects
+						b.must(p.hold("other").Release(background)) // connects, and says who the keeper is
+						synctest.Wait()
 						if inline {
 							p.call(20)
 						}
