@@ -162,16 +162,13 @@ func (l *Lock) setLimit(ctx context.Context, limit int, pause int64) (Taken, err
 			return Taken{}, l.Fail(server.ErrClosed)
 		}
 		token, _ := l.newToken("", 0, "")
-		call, inDoubt, err := l.k.RoundTrip(ctx, l.k.Closing().Done, 0, func(p *server.Pending) {
+		call, inDoubt, err := l.k.RoundTrip(ctx, 0, func(p *server.Pending) {
 			l.SetLimitCall(&p.Call, limit, token, pause)
 		})
 		if inDoubt = inDoubt && (limit > 0 || pause != 0); inDoubt { // a late copy would undo what others have set since
 			l.Tombstone(ctx, token)
 		}
 		l.k.EndWork()
-		if err == server.ErrStopped {
-			err = server.ErrClosed
-		}
 		if err != nil {
 			return Taken{}, l.Fail(err)
 		}

@@ -2,7 +2,6 @@ package keeper
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
@@ -248,12 +247,9 @@ func (l *Lock) AdoptAs(ctx context.Context, token string, observer lease.Observe
 // Forget deletes a record that Holders has returned. It blocks until the server has answered, until ctx ends, or until the
 // retry policy gives up.
 func (l *Lock) Forget(ctx context.Context, record string) error {
-	call, _, err := l.k.RoundTrip(ctx, l.k.Closing().Done, 0, func(p *server.Pending) {
+	call, _, err := l.k.RoundTrip(ctx, 0, func(p *server.Pending) {
 		l.SetRelease(&p.Call, record, 0, server.UsedLease, l.Yield)
 	})
-	if errors.Is(err, server.ErrStopped) {
-		err = server.ErrClosed
-	}
 	if err == nil {
 		_, err = server.Decode(call, protocol.ParseReleaseReply)
 	}

@@ -67,13 +67,10 @@ func (l *Lock) Renew(ctx context.Context, token string, ttl int64, keys int, exa
 	if l.d.Closing().Err() != nil {
 		return r, server.ErrClosed
 	}
-	call, inDoubt, err := l.d.RoundTrip(ctx, l.d.Closing().Done, 0, func(p *server.Pending) {
+	call, inDoubt, err := l.d.RoundTrip(ctx, 0, func(p *server.Pending) {
 		l.SetRenewal(&p.Call, token, ttl, keys, exact, false)
 	})
 	r.InDoubt = inDoubt
-	if errors.Is(err, server.ErrStopped) {
-		return r, server.ErrClosed
-	}
 	if err != nil {
 		return r, err
 	}

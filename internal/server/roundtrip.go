@@ -10,17 +10,14 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 )
 
-// ErrStopped means that stop was closed: the caller no longer needs the answer.
-var ErrStopped = errors.New("stopped")
-
 // MaxTries bounds how often a request that does not wait, such as TryLock, is repeated after a retryable error.
 const MaxTries = claim.MaxTries
 
-// RoundTrip sends calls that prepare sets, one after the other, until one is answered, and returns it. It blocks until then, until ctx ends,
-// until the channel of stop is closed (ErrStopped), until an error is not retryable, or until maxAttempts have failed; if maxAttempts is 0,
-// the retry policy decides. inDoubt reports that a call may still run whose outcome will not be known: a call that is still queued when the
-// wait ends is withdrawn. If ctx ended, the error wraps ctx.Err() and why there was no answer before.
-func (s *Server) RoundTrip(ctx context.Context, stop func() <-chan struct{}, maxAttempts int, prepare func(p *Pending)) (answered *transport.Call, inDoubt bool, err error) {
+// RoundTrip sends calls that prepare sets, one after the other, until one is answered, and returns it. It blocks until then, until ctx
+// ends, until Closing does (ErrClosed), until an error is not retryable, or until maxAttempts have failed; if maxAttempts is 0, the retry
+// policy decides. inDoubt reports that a call may still run whose outcome will not be known: a call that is still queued when the wait
+// ends is withdrawn. If ctx ended, the error wraps ctx.Err() and why there was no answer before.
+func (s *Server) RoundTrip(ctx context.Context, maxAttempts int, prepare func(p *Pending)) (answered *transport.Call, inDoubt bool, err error) {
 	var retries *backoff.ExponentialBackOff
 	began := time.Now()
 	for attempt := 1; ; attempt++ {
@@ -29,16 +26,11 @@ func (s *Server) RoundTrip(ctx context.Context, stop func() <-chan struct{}, max
 		call := &p.Call
 		call.Done = p
 		s.Transport.SendInline(ctx, call, nil)
-		ended := p.ended.IsClosed()
-		if interrupted := ended && errors.Is(call.Err, transport.ErrInterrupted); !ended || interrupted {
-			var answered <-chan struct{}
-			if !interrupted {
-				answered = p.ended.Done()
-			}
+		if !p.ended.IsClosed() {
 			select {
-			case <-answered:
-			case <-stop():
-				return nil, !p.Withdraw() || inDoubt, ErrStopped
+			case <-p.ended.Done():
+			case <-s.closing.Done():
+				return nil, !p.Withdraw() || inDoubt, ErrClosed
 			case <-ctx.Done():
 				if err == nil {
 					err = ErrNoAnswer
@@ -60,9 +52,9 @@ func (s *Server) RoundTrip(ctx context.Context, stop func() <-chan struct{}, max
 		pause := time.NewTimer(retries.NextBackOff())
 		select {
 		case <-pause.C:
-		case <-stop():
+		case <-s.closing.Done():
 			pause.Stop()
-			return nil, inDoubt, ErrStopped
+			return nil, inDoubt, ErrClosed
 		case <-ctx.Done():
 			pause.Stop()
 			return nil, inDoubt, Chain(err, ctx.Err())
@@ -76,8 +68,12 @@ type Pending struct {
 	ended Signal
 }
 
-// CallDone implements transport.Receiver.
-func (p *Pending) CallDone(*transport.Call) { p.ended.Close() }
+// CallDone implements transport.Receiver. The wait for a call that was interrupted ends by what has interrupted it: ctx, or Closing.
+func (p *Pending) CallDone(call *transport.Call) {
+	if !errors.Is(call.Err, transport.ErrInterrupted) {
+		p.ended.Close()
+	}
+}
 
 // WaitFor waits until the channel is closed. The error is that of ctx, if that ends first, or ErrClosed after Close.
 func (s *Server) WaitFor(ctx context.Context, closed <-chan struct{}) error {

@@ -2,7 +2,6 @@ package views
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"strings"
 
@@ -123,10 +122,7 @@ func breakToken(ctx context.Context, l *server.Lock, token, arg, notice string) 
 		return none, l.Fail(server.ErrClosed)
 	}
 	defer l.Server().EndWork()
-	call, inDoubt, err := l.Server().RoundTrip(ctx, l.Server().Closing().Done, 0, func(p *server.Pending) { l.SetBreak(&p.Call, token, arg, notice) })
-	if errors.Is(err, server.ErrStopped) {
-		err = server.ErrClosed
-	}
+	call, inDoubt, err := l.Server().RoundTrip(ctx, 0, func(p *server.Pending) { l.SetBreak(&p.Call, token, arg, notice) })
 	if err != nil {
 		return none, l.Fail(err)
 	}

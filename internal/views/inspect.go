@@ -2,7 +2,6 @@ package views
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
@@ -185,13 +184,10 @@ func inspect(ctx context.Context, l *server.Lock, subject int, after int64, coun
 		return nil, l.Fail(server.ErrClosed)
 	}
 	defer l.Server().EndWork()
-	call, _, err := l.Server().RoundTrip(ctx, l.Server().Closing().Done, server.MaxTries, func(p *server.Pending) {
+	call, _, err := l.Server().RoundTrip(ctx, server.MaxTries, func(p *server.Pending) {
 		l.SetInspection(&p.Call, subject, after, count, token)
 	})
-	switch {
-	case errors.Is(err, server.ErrStopped):
-		return nil, l.Fail(server.ErrClosed)
-	case err != nil:
+	if err != nil {
 		return nil, l.Fail(err)
 	}
 	return call.Values, nil
