@@ -88,6 +88,14 @@ func TestKindOfClient(t *testing.T) {
 				}
 			case got.IsCluster() && c.want != nodes, !got.IsCluster() && c.want != server:
 				t.Errorf("a cluster: %v, want %s", got.IsCluster(), c.want)
+			default:
+				own, _ := got.Own(t.Context(), nil)
+				if own != nil {
+					_ = own.Close()
+				}
+				if (own != nil) != (c.rdb == redis.UniversalClient(single)) {
+					t.Errorf("a connection of its own: %v", own)
+				}
 			}
 		})
 	}
