@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/admin"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/mutex"
@@ -189,7 +190,7 @@ func TestCloseReleasesLeaseThatNobodyGets(t *testing.T) {
 			synctest.Wait()
 		}
 		cancel()
-		must.Match(b, <-ended, context.Canceled)
+		check.Is(b, <-ended, context.Canceled, "the error")
 		b.must(p.Close())
 		for _, e := range p.events {
 			if e.hook == "Released" || e.hook == "Lost" {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
@@ -232,7 +233,7 @@ func TestHooks(t *testing.T) {
 		p.told(lease, "AcquireStart", "AcquireDone")
 		_, err := q.mutex("x").TryLock(background)
 		q.told(nil, "AcquireStart", "AcquireDone, not acquired")
-		must.Match(b, err, lockkeeper.ErrNotAcquired)
+		check.Is(b, err, lockkeeper.ErrNotAcquired, "the error")
 		second := q.lockAsync("x")
 		time.Sleep(heartbeatInterval / 4)
 		third := r.lockAsync("x")
@@ -319,7 +320,7 @@ func TestCloseIsBounded(t *testing.T) {
 				if d := time.Since(start); d > 3*time.Second || d < least {
 					b.Errorf("Close took %v", d)
 				}
-				must.Match(b, lease.Err(), lockkeeper.ErrReleased)
+				check.Is(b, lease.Err(), lockkeeper.ErrReleased, "the error")
 				synctest.Wait()
 				for len(results) > 0 {
 					calls--

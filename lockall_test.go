@@ -18,6 +18,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fair"
 	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/growth"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
@@ -76,7 +77,7 @@ func TestLockAllHoldsAllAndReleasesAll(t *testing.T) {
 			t.Errorf("%v, %v", err, time.Until(all.Deadline()))
 		}
 		other := kindsOf(t, s.Keeper(t, nil), "x")
-		must.Fail(lockkeeper.TryLockAll(t.Context(), other.mutex, other.read))(t, lockkeeper.ErrNotAcquired)
+		check.Is(t, check.ErrorOf(lockkeeper.TryLockAll(t.Context(), other.mutex, other.read)), lockkeeper.ErrNotAcquired, "the error")
 		must.Report(t, all.Release(t.Context()))
 		<-done
 		if !errors.Is(all.Err(), lockkeeper.ErrReleased) || !errors.Is(context.Cause(ctx), lockkeeper.ErrReleased) {
@@ -106,9 +107,9 @@ func TestLockAllIsLostWithOne(t *testing.T) {
 						t.Errorf("lease %d: %v", j, lease.Err())
 					}
 				}
-				must.Match(t, all.Extend(t.Context(), time.Minute), lockkeeper.ErrLost)
-				must.Match(t, all.Release(t.Context()), lockkeeper.ErrLost)
-				must.Match(t, all.Err(), lockkeeper.ErrLost)
+				check.Is(t, all.Extend(t.Context(), time.Minute), lockkeeper.ErrLost, "the error")
+				check.Is(t, all.Release(t.Context()), lockkeeper.ErrLost, "the error")
+				check.Is(t, all.Err(), lockkeeper.ErrLost, "the error")
 			})
 		})
 	}
@@ -149,7 +150,7 @@ func TestLockAllReleasesWhatItHasAcquired(t *testing.T) {
 				s.RequireHeld(t, "a")
 				s.RequireWaiting(t, "b", 1)
 				x.fault(t, s, c)
-				must.Match(t, <-result, x.want)
+				check.Is(t, <-result, x.want, "the error")
 				s.RequireFree(t, "a")
 				_ = held.Release(t.Context())
 				s.RequireFree(t, "b")

@@ -14,6 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/election"
 	"github.com/lockkeeper/lockkeeper/fair"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
@@ -273,7 +274,7 @@ func TestLeadReturns(t *testing.T) {
 			must.Report(t, k.Close())
 			return context.Cause(ctx)
 		})
-		must.Match(t, err, lockkeeper.ErrClosed)
+		check.Is(t, err, lockkeeper.ErrClosed, "the error")
 		s.RequireFree(t, "boss")
 	})
 }

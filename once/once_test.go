@@ -11,6 +11,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
@@ -179,7 +180,7 @@ func TestCallDuringRunReportsRunning(t *testing.T) {
 		if left := time.Until(r.Next); left <= 0 || left > 30*time.Second {
 			t.Errorf("its lease ends in %v", left)
 		}
-		must.Match(t, b.Reset(ctx), lockkeeper.ErrNotAcquired)
+		check.Is(t, b.Reset(ctx), lockkeeper.ErrNotAcquired, "the error")
 		time.Sleep(6 * time.Minute)
 		p[1].runJob(b, 0, nil, once.Done)
 	})
@@ -246,7 +247,7 @@ func TestRunsElsewhereAfterCrash(t *testing.T) {
 			t.Errorf("the lease outlived the crash by %v", d)
 		}
 		p[1].runJob(b, 0, nil, once.Ran)
-		must.Match(t, <-ended, lockkeeper.ErrLost)
+		check.Is(t, <-ended, lockkeeper.ErrLost, "the error")
 		p[1].runJob(b, 0, nil, once.Done)
 	})
 }

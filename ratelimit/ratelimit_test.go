@@ -13,6 +13,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2/server"
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/conformance"
 	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
@@ -401,7 +402,7 @@ func TestPauseWithoutReply(t *testing.T) {
 		s.Unreachable()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		must.Match(t, a.Pause(ctx, time.Hour), lockkeeper.ErrUnavailable)
+		check.Is(t, a.Pause(ctx, time.Hour), lockkeeper.ErrUnavailable, "the error")
 		s.Restore()
 		time.Sleep(time.Minute)
 		requireAvailable(t, a, 10)

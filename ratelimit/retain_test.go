@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/admin"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/ratelimit"
@@ -158,7 +159,7 @@ func TestRetainSetLimit(t *testing.T) {
 		if r, err := l[1].Allow(t.Context()); err != nil || r.Limit != 10 {
 			t.Errorf("%+v, %v", r, err)
 		}
-		must.Fail(l[1].AllowN(t.Context(), 11))(t, ratelimit.ErrAboveLimit)
+		check.Is(t, check.ErrorOf(l[1].AllowN(t.Context(), 11)), ratelimit.ErrAboveLimit, "the error")
 		must.OK(t, l[0].SetLimit(t.Context(), 100))
 		l[0].grants(t, "after the limit was raised", 20, 20)
 		time.Sleep(settling)
@@ -183,7 +184,7 @@ func TestRetainAboveLimit(t *testing.T) {
 		if r, err := l[0].Allow(t.Context()); err != nil || r.Limit != 10 {
 			t.Errorf("%+v, %v", r, err)
 		}
-		must.Match(t, <-failed, ratelimit.ErrAboveLimit)
+		check.Is(t, <-failed, ratelimit.ErrAboveLimit, "the error")
 	})
 }
 
@@ -344,7 +345,7 @@ func TestRetainEndedContextAndClose(t *testing.T) {
 		if r, err := l[0].Allow(t.Context()); !errors.Is(err, lockkeeper.ErrClosed) {
 			t.Errorf("%+v, %v", r, err)
 		}
-		must.Match(t, l[0].Wait(t.Context()), lockkeeper.ErrClosed)
+		check.Is(t, l[0].Wait(t.Context()), lockkeeper.ErrClosed, "the error")
 	})
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/alicebob/miniredis/v2/server"
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/redlock"
@@ -406,7 +407,7 @@ func TestLeaseSurvivesRollingDataLoss(t *testing.T) {
 			time.Sleep(ttl)
 			w.must(lease.Err())
 			w.owned(lease, 3)
-			must.Fail(q.lock().TryLock(w.Context()))(w, lockkeeper.ErrNotAcquired)
+			check.Is(w, check.ErrorOf(q.lock().TryLock(w.Context())), lockkeeper.ErrNotAcquired, "the error")
 		}
 		fence := lease.Fence()
 		w.must(lease.Release(w.Context()))

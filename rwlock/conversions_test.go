@@ -16,6 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/internal/access"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/rwlock"
@@ -233,15 +234,15 @@ func TestHooksOfDetachedLease(t *testing.T) {
 		defer cancel()
 		go func() {
 			time.Sleep(time.Millisecond)
-			must.Fail(l.Upgrade(ctx, third))(t, rwlock.ErrUpgradeConflict)
+			check.Is(t, check.ErrorOf(l.Upgrade(ctx, third)), rwlock.ErrUpgradeConflict, "the error")
 			_ = third.Release(ctx)
 		}()
-		must.Fail(l.Upgrade(brief, second))(t, context.DeadlineExceeded)
+		check.Is(t, check.ErrorOf(l.Upgrade(brief, second)), context.DeadlineExceeded, "the error")
 		must.OK(t, other.Release(ctx))
 		time.Sleep(10 * time.Second)
 		s.LoseLease(t, "x")
 		time.Sleep(time.Minute)
-		must.Match(t, second.Release(ctx), lockkeeper.ErrLost)
+		check.Is(t, second.Release(ctx), lockkeeper.ErrLost, "the error")
 		if n := c.check(t); n != 2 {
 			t.Errorf("%d calls have failed, want 2", n)
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
@@ -82,8 +83,8 @@ func TestUpgradeOfRetainedRead(t *testing.T) {
 		if inside.Token() != inside2.Token() {
 			t.Errorf("two reads have the leases %s and %s", inside.Token(), inside2.Token())
 		}
-		must.Fail(p.Downgrade(ctx, inside))(t, lockkeeper.ErrInvalid)
-		must.Fail(other.Upgrade(ctx, inside))(t, lockkeeper.ErrInvalid)
+		check.Is(t, check.ErrorOf(p.Downgrade(ctx, inside)), lockkeeper.ErrInvalid, "the error")
+		check.Is(t, check.ErrorOf(other.Upgrade(ctx, inside)), lockkeeper.ErrInvalid, "the error")
 		work := inside.Context(ctx)
 		upgraded := make(chan *lockkeeper.Lease, 1)
 		go func() {
@@ -107,7 +108,7 @@ func TestUpgradeOfRetainedRead(t *testing.T) {
 		if !errors.Is(inside.Err(), lockkeeper.ErrReleased) || !errors.Is(context.Cause(work), lockkeeper.ErrReleased) || w.Fence() <= inside.Fence() {
 			t.Errorf("%v, %v, fence %d after %d", inside.Err(), context.Cause(work), w.Fence(), inside.Fence())
 		}
-		must.Fail(other.TryRLock(ctx))(t, lockkeeper.ErrNotAcquired)
+		check.Is(t, check.ErrorOf(other.TryRLock(ctx)), lockkeeper.ErrNotAcquired, "the error")
 		p.Leave(must.Get(p.Downgrade(ctx, w))(t))
 		p.Must(inside.Release(ctx))
 	})
@@ -157,7 +158,7 @@ func TestExtendOfRetainedRead(t *testing.T) {
 			t.Errorf("another reader's lease was shortened to %v", left)
 		}
 		p.Leave(inside)
-		must.Match(t, inside.Extend(ctx, time.Minute), lockkeeper.ErrReleased)
+		check.Is(t, inside.Extend(ctx, time.Minute), lockkeeper.ErrReleased, "the error")
 		p.Must(inside2.Extend(ctx, time.Second)) // it is alone
 		if left := time.Until(inside2.Deadline()); left > time.Second {
 			t.Errorf("it lasts for %v", left)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
@@ -186,7 +187,7 @@ func TestRetainedPermitsLoweredLimit(t *testing.T) {
 		p.Leave(c)
 		synctest.Wait()
 		p.Leave(p.hold(1))
-		must.Fail(p.TryAcquireN(s.Context(), 2))(s, semaphore.ErrAboveLimit)
+		check.Is(s, check.ErrorOf(p.TryAcquireN(s.Context(), 2)), semaphore.ErrAboveLimit, "the error")
 		must.OK(s, other.SetLimit(s.Context(), 3))
 		p.Leave(p.hold(3))
 	})

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/ratelimit"
@@ -288,7 +289,7 @@ func TestLostLeaseEndsRequest(t *testing.T) {
 			_, err = io.ReadAll(response.Body)
 			_ = response.Body.Close()
 		}
-		must.Match(t, err, lockkeeper.ErrLost)
+		check.Is(t, err, lockkeeper.ErrLost, "the error")
 		client.CloseIdleConnections()
 		server.Close()
 	}

@@ -1,9 +1,8 @@
-// Package must ends a test when something fails that the test does not check, but needs; and checks which error a call has failed with.
+// Package must ends a test when something fails that the test does not check, but needs.
 package must
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 )
@@ -59,22 +58,4 @@ func Receive[T any](t testing.TB, from <-chan T, within time.Duration, what stri
 		t.Fatalf("not within %v: %s", within, what)
 	}
 	return x
-}
-
-// Match fails the test unless an error matches another one, by errors.Is, and lets it go on.
-func Match(t testing.TB, err, want error) {
-	if !errors.Is(err, want) {
-		t.Helper()
-		t.Errorf("the error is %v, want %v", err, want)
-	}
-}
-
-// Fail checks that a call has failed with an error that matches another one:
-//
-//	must.Fail(m.TryLock(ctx))(t, lockkeeper.ErrNotAcquired)
-func Fail[T any](_ T, err error) func(t testing.TB, want error) {
-	return func(t testing.TB, want error) {
-		t.Helper()
-		Match(t, err, want)
-	}
 }
