@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
@@ -53,7 +54,7 @@ func TestDeadlineIsThatOfMajority(t *testing.T) {
 			u.fence = fence
 			var want time.Time
 			if ttl := time.Duration(x.want) * time.Second; ttl > 0 {
-				want = start.Add(ttl - server.Margin(ttl))
+				want = start.Add(ttl - claim.Margin(ttl))
 			}
 			if got := u.Deadline(); !got.Equal(want) {
 				t.Errorf("%v and %d others: %v after the start, want %v", x.seconds, x.others, got.Sub(start), want.Sub(start))
@@ -370,7 +371,7 @@ func TestExtendNeedsMajority(t *testing.T) {
 		s.nets[2].Delay(serverTimeout / 2)
 		start := time.Now()
 		s.must(u.Extend(s.Context(), 2*ttl))
-		want := start.Add(2*ttl - server.Margin(2*ttl))
+		want := start.Add(2*ttl - claim.Margin(2*ttl))
 		if now, got := time.Now(), u.Deadline(); now != start || got != want {
 			t.Errorf("Extend took %v, the deadline is %v after it, want %v", now.Sub(start), got.Sub(start), want.Sub(start))
 		}
@@ -437,7 +438,7 @@ func TestAdopt(t *testing.T) {
 			if second.Fence() != first.Fence() {
 				s.Errorf("fence %d, it was %d", second.Fence(), first.Fence())
 			}
-			if d := time.Until(second.Deadline()); d < long-server.Margin(long)-2*time.Minute {
+			if d := time.Until(second.Deadline()); d < long-claim.Margin(long)-2*time.Minute {
 				s.Errorf("the deadline is in %v", d)
 			}
 			s.must(second.Release(s.Context()))
