@@ -42,8 +42,8 @@ func (r *reports) count(h lockkeeper.Hooks) lockkeeper.Hooks {
 				l = &reportedLease{}
 				r.leases[e.Token] = l
 			}
-			if note(e, c, l); c.begun == 1 && c.done == 1 && c.released == c.granted && c.early == 0 {
-				delete(r.calls, e.Request) // inside a process there are many; what comes later is seen in the lease
+			if note(e, c, l); c.begun == 1 && c.done == 1 && c.granted > 0 && c.released == c.granted && c.early == 0 {
+				delete(r.calls, e.Request) // inside a process there are many; what comes later is seen in the lease, which was granted
 			}
 			r.mu.Unlock()
 			if next != nil {

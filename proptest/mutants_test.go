@@ -155,7 +155,7 @@ var mutants = []mutant{
 	{"permits are granted inside after the deadline", "internal/retain/hold.go", "	return Hears(h.epoch.Load(), h.current.Load()) && InTime(time.Since(h.base), time.Duration(h.deadline.Load()))", "	return Hears(h.epoch.Load(), h.current.Load())", "retain tests"},
 	{"a block is taken past the queue", "lua/policy/semaphore.lua", "  if call('EXISTS', queue) == 1 then return nil end\n", "  if call('EXISTS', queue) == 1 and not string.find(token, 'b%d*$') then return nil end\n", "ratelimit tests"},
 	{"a block is used past those who wait at the server", "internal/retainer/permits.go", "b != nil && p.waiting.Load() == 0 {", "b != nil {", "ratelimit tests"},
-	{"a lease that no caller got is reported as released", "internal/lease/effects.go", "	case !a.unused:\n", "	case true:\n", "fair"},
+	{"a lease that no caller got is reported as released", "internal/lease/event.go", "now := !o.calls && !o.fails", "now := !o.calls", "fair"},
 	{"a refusal outlives its time", "internal/retainer/permits.go", "	if at >= r.until {", "	if at < 0 {", "blocks"},
 	{"an unknown waiter does not rejoin", "internal/wait/queue.go", "		again = q.rejoin(unknown)\n", "", "fair"},
 }

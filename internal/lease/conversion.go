@@ -146,6 +146,9 @@ func (h *Lease) Become(next *Lease) {
 	h.noConversionLocked() // after which Extend looks for next
 	h.Mu.Unlock()
 	if ended {
+		next.Mu.Lock()
+		next.former, next.observation = nil, nil // the end of h was reported, and nobody had next
+		next.Mu.Unlock()
 		next.Abandon()
 		return
 	}

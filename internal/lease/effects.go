@@ -20,7 +20,6 @@ type actions struct {
 	leased      bool     // the request was granted a lease
 	pending     bool     // the request had not ended before
 	unwanted    bool     // the keeper was closed meanwhile
-	unused      bool     // it is released, but nobody ever had the lease
 }
 
 // begin steps the claim. The caller holds Mu.
@@ -34,7 +33,7 @@ func (a *actions) begin(h *Lease, now claim.Instant, ev *claim.Event, cause erro
 			ev.Withdrawn = r.WithdrawLocked()
 		}
 	}
-	a.request, a.pending, a.unused = h.request, h.Claim.Pending(), ev.Kind == claim.Released && ev.Unused
+	a.request, a.pending = h.request, h.Claim.Pending()
 	before := h.Claim.Deadline()
 	h.Claim.Step(&l.Rules, now, ev, &a.Effects)
 	if x := h.sharing(); x != nil {
@@ -167,18 +166,13 @@ func (a *actions) finish(h *Lease, by func(*transport.Call)) {
 	}
 }
 
-// observeEnd reports that the lease has ended for its holder. Hooks are not told of a lease that nobody ever had.
+// observeEnd reports that the lease has ended for its holder. The Observation of a call that has failed drops what nobody ever had.
 func (h *Lease) observeEnd(a *actions) {
 	what, err := Lost, a.err
 	if reason := h.claimReason(); reason == claim.ByRelease || reason == claim.ByReplacement {
 		what, err = Released, nil
 	}
-	switch {
-	case !a.unused:
-		h.observe(what, err)
-	case h.observer != nil:
-		h.observer.LeaseEvent(what)
-	}
+	h.observe(what, err)
 }
 
 func (h *Lease) claimReason() claim.Reason {
