@@ -34,8 +34,10 @@ type Keeper struct {
 // these connections. If PipelinePoolSize is negative, there is only the main pool.
 //
 // A keeper that has sent sixteen requests within ten seconds while no other was under way opens one connection more, on which such
-// requests are sent in the goroutines of their callers. It has the client's settings, hooks that were added before see its commands, and
-// PoolStats does not count it. There is none on a cluster, with Sentinel, or if the client is embedded in another type.
+// requests are sent in the goroutines of their callers. It has the client's settings, and PoolStats does not count it. Hooks that were
+// added before see its commands, and delay the callers if they block; DialHooks do not see it. It is checked by a key that expires after
+// 10 s, and not used if it leads to another server. There is none on a cluster, with Sentinel, or if the client is embedded in another
+// type.
 //
 // The client may be a struct that embeds a *redis.Client or a *redis.ClusterClient; its methods Pipeline and Subscribe are
 // used, and on a cluster MasterForKey. New refuses a redis.Ring, which moves keys to another server when one is down, so
@@ -80,10 +82,7 @@ func (k *Keeper) ID() string { return k.inner.ID() }
 // most 3 s. If Redis has not answered by then, Close returns an error, and goroutines that wait for an answer remain until
 // the client's timeouts pass or the client is closed. Leases that could not be released expire.
 //
-// Waiting calls return at once. The exception is a call whose context cannot end, such as context.Background(): it may be
-// sending its request in its own goroutine, and then returns when the server answers or the client's timeouts pass.
-//
-// Close does not close the client. It may be called again. The error is that of a lease that could not be released, or
+// Close does not close the client, which must stay open until then. It may be called again. The error is that of a lease that could not be released, or
 // that was found to be lost, or says that commands are still in flight.
 func (k *Keeper) Close() error { return k.inner.Close() }
 
@@ -95,7 +94,7 @@ func init() {
 		return nil
 	}
 	access.ServerOf = func(keeper any) *server.Server {
-		if k := keeper.(*Keeper); k != nil {
+		if k := keeper.(*Keeper); k != nil && k.inner != nil {
 			return k.inner.Server
 		}
 		return nil

@@ -14,8 +14,11 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
 // Client is a go-redis client of a known kind. Commands should be sent with Pipeline, and messages received with
@@ -158,19 +161,25 @@ func (c *Client) Pipelines(node *redis.Client) int {
 }
 
 // Own returns a client with the same settings whose pool is a single connection, and a Conn whose Process runs the hooks that the
-// application has added up to now, and then sends by that client. It dials until ctx ends, and calls dialed with a connection before that
-// is first used. The caller closes the client.
+// application has added up to now, and then sends by that client. It dials once, until ctx ends, and calls dialed with the connection before
+// that is first used. When it would have to dial again, it calls lost, and the command ends with an error before it is sent. The caller
+// closes the client. The application's DialHooks are not run: the caller checks that the connection is to the same server.
 //
 // It is nil on a cluster; behind Sentinel, where a pool closes its connections to the former primary, and this one would not; and
 // for a wrapper, whose own methods would be bypassed.
-func (c *Client) Own(ctx context.Context, dialed func(net.Conn)) (own *redis.Client, hooked *redis.Conn) {
+func (c *Client) Own(ctx context.Context, dialed func(net.Conn), lost func()) (own *redis.Client, hooked *redis.Conn) {
 	application, ok := c.UniversalClient.(*redis.Client)
 	if !ok || application.Options().Addr == failoverAddr {
 		return nil, nil
 	}
 	o := *application.Options()
 	dial := o.Dialer
+	var again atomic.Bool
 	o.Dialer = func(of context.Context, network, addr string) (net.Conn, error) {
+		if again.Swap(true) {
+			lost()
+			return nil, &net.OpError{Op: "dial", Net: network, Err: errors.New("the connection was lost")}
+		}
 		of, cancel := context.WithCancel(of)
 		defer cancel()
 		defer context.AfterFunc(ctx, cancel)()
@@ -180,14 +189,27 @@ func (c *Client) Own(ctx context.Context, dialed func(net.Conn)) (own *redis.Cli
 		}
 		return conn, err
 	}
-	o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = 1, 0, 0, 0
-	o.PipelinePoolSize = -1 // there is no second pool
+	// With a pool of 1, a dial that fails leaves a goroutine for a second.
+	o.PoolSize, o.PipelinePoolSize = 2, -1
+	o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = 0, 0, 0
 	o.DialerRetries, o.MaxRetries = 1, -1
 	o.ClientSideCacheConfig, o.ClientSideCache = nil, nil
+	// The processor is the application's, with handlers that cannot be registered again, and about its own pool.
+	o.PushNotificationProcessor = nil
+	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	o.ReadTimeout, o.WriteTimeout = asGiven(o.ReadTimeout), asGiven(o.WriteTimeout)
 	own = redis.NewClient(&o)
 	hooked = application.Conn() // it has the hooks, and would take a connection at its first command only
 	hooked.AddHook(sendBy{own})
 	return own, hooked
+}
+
+// asGiven returns what to set for a timeout that go-redis shows in a client's options: it understands 0 as the default.
+func asGiven(timeout time.Duration) time.Duration {
+	if timeout <= 0 {
+		return timeout - 1
+	}
+	return timeout
 }
 
 // sendBy is a hook that sends commands by another client.

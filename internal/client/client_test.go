@@ -6,6 +6,7 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/redis/go-redis/v9"
@@ -89,7 +90,7 @@ func TestKindOfClient(t *testing.T) {
 			case got.IsCluster() && c.want != nodes, !got.IsCluster() && c.want != server:
 				t.Errorf("a cluster: %v, want %s", got.IsCluster(), c.want)
 			default:
-				own, _ := got.Own(t.Context(), nil)
+				own, _ := got.Own(t.Context(), nil, nil)
 				if own != nil {
 					_ = own.Close()
 				}
@@ -134,5 +135,27 @@ func TestPipelinesFollowSettings(t *testing.T) {
 			}
 			_ = rdb.Close()
 		}
+	}
+}
+
+// TestOwnHasSettingsOfItsClient checks that a connection has the timeouts that its client was given, and shares nothing with that which is
+// registered or changed.
+func TestOwnHasSettingsOfItsClient(t *testing.T) {
+	for _, timeout := range []time.Duration{-2, -1, 0, time.Second} {
+		rdb := redis.NewClient(&redis.Options{Protocol: 3, ReadTimeout: timeout, WriteTimeout: timeout})
+		c := must.Get(New(rdb))(t)
+		own, _ := c.Own(t.Context(), nil, nil)
+		is, has := own.Options(), rdb.Options()
+		if is.ReadTimeout != has.ReadTimeout || is.WriteTimeout != has.WriteTimeout {
+			t.Errorf("%v: timeouts %v, %v, want %v, %v", timeout, is.ReadTimeout, is.WriteTimeout, has.ReadTimeout, has.WriteTimeout)
+		}
+		if has.PushNotificationProcessor == nil || is.PushNotificationProcessor == has.PushNotificationProcessor {
+			t.Error("its messages go where those of the application's connections go")
+		}
+		if has.MaintNotificationsConfig == nil || is.MaintNotificationsConfig == has.MaintNotificationsConfig {
+			t.Error("it shares what go-redis changes when it connects")
+		}
+		must.Report(t, own.Close())
+		must.Report(t, rdb.Close())
 	}
 }

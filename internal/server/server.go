@@ -76,11 +76,12 @@ type Server struct {
 // functions of sub.
 func New(cfg Config, sub pubsub.Config) *Server {
 	sub.Client = cfg.Client
+	id := protocol.NewKeeperID()
 	s := &Server{
 		Config:     cfg,
-		Transport:  transport.New(cfg.Client),
+		Transport:  transport.New(cfg.Client, protocol.OwnerKey(cfg.Prefix, id)+":connection"),
 		Subscriber: pubsub.New(sub),
-		id:         protocol.NewKeeperID(),
+		id:         id,
 		started:    time.Now(),
 	}
 	s.closing, s.cancel = context.WithCancel(context.Background())

@@ -58,6 +58,7 @@ func (t *Transport) exchange(ctx context.Context, s *sender, end EndReceiver) (s
 		_, pipelineErr = s.pipe.Exec(ctx)
 	}
 	interrupted := s.own != nil && s.own.interrupted()
+	lost := s.own != nil && s.own.lost.Load() && !interrupted
 	unanswered, answered := false, false
 	for i, call := range s.batch {
 		call.setResult(s.cmds[i], pipelineErr)
@@ -66,6 +67,11 @@ func (t *Transport) exchange(ctx context.Context, s *sender, end EndReceiver) (s
 		}
 		answered = answered || call.Err == nil || isRedis(call.Err) || Malformed(call.Err)
 		if call.Err != nil {
+			if lost && OutcomeOf(call.Err) == NotSent {
+				call.state.Store(callQueued)
+				t.dispatch(call)
+				continue
+			}
 			if call.Script != nil && !call.sentText && redis.HasErrorPrefix(call.Err, "NOSCRIPT") {
 				call.sentText = true
 				call.Args[0], call.Args[1] = "eval", call.Script.Text

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"errors"
 	"net"
@@ -15,6 +16,8 @@ import (
 // This file has the connection of the Transport's own, on which calls are sent in the goroutines of their callers. When the caller's
 // context ends, or the Transport is closed, the connection is closed, which ends the read. go-redis does not watch a context while it
 // reads, and gives no access to the connections of its pools.
+//
+// The connection is dialled, and its handshake made, in the background, once. When it is lost, a call that has not been sent is queued.
 
 // A Transport opens its own connection once ownCalls calls within ownWithin would have been sent on it, so that who locks now and then
 // has none. After one that was closed the count begins anew: a caller that gives up costs a connection, and leaves
@@ -23,6 +26,9 @@ const (
 	ownCalls  = 16
 	ownWithin = 10 * time.Second
 )
+
+// ownCheckTTL is how long the key lasts by which a connection is checked. The rest of it expires.
+const ownCheckTTL = 10 * time.Second
 
 // ErrInterrupted is the error of a call whose caller's context has ended, or whose Transport is being closed, while it was sent inline.
 // Its Outcome is InDoubt.
@@ -36,7 +42,8 @@ type ownConn struct {
 	sender
 	rdb    *redis.Client            // its pool is this connection
 	hooked *redis.Conn              // sends by rdb, with the application's hooks
-	conn   atomic.Pointer[net.Conn] // the last one dialled
+	conn   atomic.Pointer[net.Conn] // nil until it is dialled
+	lost   atomic.Bool              // it was dropped while it was not in use
 	ctx    context.Context          // ends when it is interrupted
 	cancel context.CancelFunc
 	ending sync.WaitGroup // the end of the context of the call that is under way
@@ -47,7 +54,7 @@ func (t *Transport) newOwnConn() *ownConn {
 	o := &ownConn{}
 	o.own = o
 	o.ctx, o.cancel = context.WithCancel(context.Background())
-	if o.rdb, o.hooked = t.rdb.Own(o.ctx, o.dialed); o.rdb == nil {
+	if o.rdb, o.hooked = t.rdb.Own(o.ctx, o.dialed, func() { o.lost.Store(true) }); o.rdb == nil {
 		o.cancel()
 		return nil
 	}
@@ -57,27 +64,27 @@ func (t *Transport) newOwnConn() *ownConn {
 func (o *ownConn) dialed(conn net.Conn) {
 	o.conn.Store(&conn)
 	if o.interrupted() {
-		closeConn(conn)
+		o.interrupt()
 	}
 }
 
-// interrupt ends what is under way on the connection, which cannot be used any more.
+// interrupt ends what is under way on the connection, which cannot be used any more. It does not block, though closing a connection may:
+// that of TLS with its farewell, or one that a Dialer of the application has made.
 func (o *ownConn) interrupt() {
 	o.cancel()
-	if conn := o.conn.Load(); conn != nil {
-		closeConn(*conn)
+	p := o.conn.Load()
+	if p == nil {
+		return
 	}
-}
-
-func (o *ownConn) interrupted() bool { return o.ctx.Err() != nil }
-
-// closeConn closes a connection without the farewell of TLS, which may block.
-func closeConn(conn net.Conn) {
+	conn := *p
 	if t, ok := conn.(*tls.Conn); ok {
 		conn = t.NetConn()
 	}
-	_ = conn.Close()
+	_ = conn.SetDeadline(time.Unix(1, 0))
+	go func() { _ = conn.Close() }() // go-redis may set another deadline
 }
+
+func (o *ownConn) interrupted() bool { return o.ctx.Err() != nil }
 
 // process sends a command. If ctx ends meanwhile, it calls end and then interrupts the connection. Neither is under way when
 // it returns.
@@ -94,7 +101,7 @@ func (o *ownConn) process(ctx context.Context, cmd redis.Cmder, end EndReceiver)
 		}
 		o.interrupt()
 	})
-	_ = o.hooked.Process(ctx, cmd)
+	_ = o.hooked.Process(context.WithoutCancel(ctx), cmd)
 	if unregister() {
 		o.ending.Done()
 	}
@@ -131,12 +138,28 @@ func (q *nodeQueue) takeOwnLocked() *ownConn {
 	return nil
 }
 
-// connect dials the connection.
+// connect dials the connection. It is used only if it finds what is written by one of the pool: a DialHook of the application may lead those
+// to another server.
 func (q *nodeQueue) connect(o *ownConn) {
-	err := o.rdb.Ping(context.Background()).Err()
+	value, written := rand.Text(), make(chan error, 1)
+	call := &Call{Key: q.t.ownKey, Mixed: true, Args: []any{"set", q.t.ownKey, value, "px", ownCheckTTL.Milliseconds()}}
+	call.Done = Func(func(call *Call) { written <- call.Err })
+	call.enqueue()
+	q.add(call)
+	var err error
+	select {
+	case err = <-written:
+	case <-o.ctx.Done():
+		err = o.ctx.Err()
+	}
+	same := false
+	if err == nil {
+		found, err := o.rdb.Get(o.ctx, q.t.ownKey).Result()
+		same = err == nil && found == value
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.returnOwnLocked(o, err == nil || isRedis(err))
+	q.returnOwnLocked(o, same)
 }
 
 // returnOwnLocked ends a use of the connection. If it is usable no more, it is closed, in the background because that calls

@@ -189,7 +189,7 @@ func TestOwnConnectionBreaks(t *testing.T) {
 
 // TestOwnConnectionNotDialled checks that a connection that cannot be made does not hold up anybody, not even Close.
 func TestOwnConnectionNotDialled(t *testing.T) {
-	inBubbleWith(t, redis.Options{DialTimeout: time.Hour}, func(p *fixture) {
+	inBubbleWith(t, redis.Options{DialTimeout: time.Hour, PipelinePoolSize: 1}, func(p *fixture) {
 		p.loadScript()
 		ctx := withCancel(p)
 		for range ownCalls - 1 {
@@ -205,6 +205,80 @@ func TestOwnConnectionNotDialled(t *testing.T) {
 		p.Close()
 		if d := time.Since(began); d > 0 {
 			p.Errorf("Close returned after %v", d)
+		}
+	})
+}
+
+// TestOwnConnectionIdleForTooLong checks that a call which finds that the connection was given up meanwhile is queued, and neither dials nor
+// fails.
+func TestOwnConnectionIdleForTooLong(t *testing.T) {
+	inBubbleWith(t, redis.Options{ConnMaxIdleTime: time.Minute}, func(p *fixture) {
+		p.loadScript()
+		ctx := withCancel(p)
+		for range 2 {
+			p.connectOwn(ctx)
+			if c := p.sendInline(ctx); c.Err != nil || !c.inline {
+				p.Errorf("%v, inline %v", c.Err, c.inline)
+			}
+			time.Sleep(time.Hour)
+			p.hangDials.Store(true)
+			time.AfterFunc(time.Second, func() { p.hangDials.Store(false) })
+			short, cancel := context.WithTimeout(ctx, time.Millisecond)
+			defer cancel()
+			call, done := newCall(counterScript)
+			began := time.Now()
+			if p.SendInline(short, call, nil); time.Since(began) > 0 {
+				p.Errorf("a call that cannot be sent inline blocked for %v", time.Since(began))
+			}
+			p.hangDials.Store(false)
+			if <-done; call.Err != nil {
+				p.Error(call.Err)
+			}
+			time.Sleep(time.Minute)
+		}
+	})
+}
+
+// writeElsewhere is a hook of the application, by which the server that is found at its address does not have what it writes.
+type writeElsewhere struct{}
+
+func (writeElsewhere) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (writeElsewhere) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (writeElsewhere) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		for _, cmd := range cmds {
+			if cmd.Name() == "set" {
+				cmd.Args()[2] = "elsewhere"
+			}
+		}
+		return next(ctx, cmds)
+	}
+}
+
+func TestOwnConnectionToAnotherServerIsNotUsed(t *testing.T) {
+	inBubble(t, func(p *fixture) {
+		p.rdb.AddHook(writeElsewhere{})
+		p.loadScript()
+		for range 3 {
+			p.connectOwn(p.Context())
+		}
+		if value, err := p.mini.Get("own"); value != "elsewhere" {
+			p.Errorf("no connection was checked: %q, %v", value, err)
+		}
+	})
+}
+
+// TestInlineCallTakesNoConnectionOfThePool checks that other calls go on while the server does not answer one that is sent inline.
+func TestInlineCallTakesNoConnectionOfThePool(t *testing.T) {
+	inBubbleWith(t, redis.Options{PipelinePoolSize: 1}, func(p *fixture) {
+		p.loadScript()
+		p.connectOwn(p.Context())
+		p.net.Break("evalsha", 1, faultnet.SwallowReply)
+		go p.SendInline(p.Context(), callThen(counterScript, func(*Call) {}), nil)
+		synctest.Wait()
+		began := time.Now()
+		if call := <-p.send(counterScript); call.Err != nil || time.Since(began) > 0 {
+			p.Errorf("%v after %v", call.Err, time.Since(began))
 		}
 	})
 }

@@ -42,9 +42,10 @@ type nodeQueue struct {
 	queued     callList   // queued, not urgent
 	seq        uint64     // of the last call that was queued
 	inFlight   int        // batches being sent
+	inline     int        // of these, on the connection of the Transport's own
 	answeredAt time.Time  // when a batch was last answered; or, if none was under way since, when the next one was sent
 	failing    bool       // the last batch that ended was not answered
-	active     int        // senders that are not idle, plus callers that send inline
+	active     int        // senders that are not idle
 	senders    int        // goroutines
 	idle       []*sender  // senders with nothing to do; the last in is the first out
 	timer      *time.Timer
@@ -123,14 +124,15 @@ func (q *nodeQueue) sendInline(ctx context.Context, call *Call, end EndReceiver)
 		q.returnOwnLocked(o, true)
 		return false
 	}
-	q.active++
+	usable := false
+	q.inline++
+	defer func() { // also if a hook of the application panics
+		q.inline--
+		q.returnOwnLocked(o, usable)
+	}()
 	o.batch = append(o.batch, call)
 	q.exchangeLocked(ctx, &o.sender, end)
-	q.active--
-	q.returnOwnLocked(o, !q.failing && !o.interrupted())
-	if q.queuedLocked() > 0 {
-		q.scheduleLocked()
-	}
+	usable = !q.failing && !o.lost.Load() && !o.interrupted()
 	return true
 }
 
@@ -142,11 +144,8 @@ func (q *nodeQueue) exchangeLocked(ctx context.Context, s *sender, end EndReceiv
 		q.answeredAt = s.began
 	}
 	q.inFlight++
-	q.mu.Unlock()
-	silence := q.t.exchange(ctx, s, end)
-	q.mu.Lock()
-	q.inFlight--
-	if errors.Is(silence, ErrInterrupted) {
+	silence := q.unlocked(ctx, s, end)
+	if errors.Is(silence, ErrInterrupted) || s.own != nil && s.own.lost.Load() {
 		return // which says nothing about the server
 	}
 	if q.failing = silence != nil; !q.failing {
@@ -164,6 +163,16 @@ func (q *nodeQueue) exchangeLocked(ctx context.Context, s *sender, end EndReceiv
 	q.mu.Unlock()
 	endAll(unsent, silence)
 	q.mu.Lock()
+}
+
+// unlocked unlocks mu and exchanges a batch, which is in flight.
+func (q *nodeQueue) unlocked(ctx context.Context, s *sender, end EndReceiver) (silence error) {
+	q.mu.Unlock()
+	defer func() {
+		q.mu.Lock()
+		q.inFlight--
+	}()
+	return q.t.exchange(ctx, s, end)
 }
 
 // silentLocked reports whether the server has been silent for so long.
@@ -250,7 +259,7 @@ func (q *nodeQueue) runSender(s *sender) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for {
-		for q.queuedLocked() == 0 || q.inFlight >= q.limit {
+		for q.queuedLocked() == 0 || q.inFlight-q.inline >= q.limit {
 			q.active--
 			if q.closed || q.senders > q.preferred {
 				q.senders--

@@ -82,7 +82,8 @@ func (call *Call) SetCommand(s *lua.Script, room int, keys ...any) {
 
 // Transport sends the calls of one client. It is safe for concurrent use.
 type Transport struct {
-	rdb *client.Client
+	rdb    *client.Client
+	ownKey string // see connect
 
 	maxQueued int // the maximum number of queued calls for one server that are wanted and not urgent
 
@@ -103,9 +104,10 @@ const maxQueued = 1 << 16
 // and then all of them wait for the same.
 const maxRouters = 8
 
-// New returns a Transport for the client. It does no I/O and starts no goroutine.
-func New(rdb *client.Client) *Transport {
-	t := &Transport{rdb: rdb, maxQueued: maxQueued, queues: map[*redis.Client]*nodeQueue{}}
+// New returns a Transport for the client. It does no I/O and starts no goroutine. The key is this Transport's alone, to be written for a moment
+// when it opens a connection of its own.
+func New(rdb *client.Client, ownKey string) *Transport {
+	t := &Transport{rdb: rdb, ownKey: ownKey, maxQueued: maxQueued, queues: map[*redis.Client]*nodeQueue{}}
 	if !rdb.IsCluster() {
 		t.queues[nil] = t.newQueue(nil)
 	}
