@@ -34,7 +34,7 @@
 // A constructor (mutex.New and so on) sends nothing. Its error matches [ErrInvalid] if the name is empty, is longer than 1024
 // bytes, or has braces that would put its keys into several slots of a Redis Cluster, or if an option is out of range. Nil
 // options mean the defaults, and so does the zero value of each field. Options are copied. What a constructor returns is
-// immutable and safe for concurrent use by any number of goroutines.
+// immutable and safe for concurrent use by any number of goroutines. The zero value of its type is not usable.
 //
 // Most options have these fields:
 //

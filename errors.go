@@ -7,7 +7,8 @@ import (
 )
 
 // The errors to check for with errors.Is. Errors of Redis and of the network are wrapped as well; find them with errors.As.
-// The text of every error is one line and starts with the kind and the name of the lock.
+// The text of an error is one line. It begins with "lockkeeper: " and, if it is about a lock and not about an argument, with the kind and
+// the name of the lock.
 //
 // The error of a call that ended because its context ended matches ctx.Err(), and also ErrNotAcquired or ErrUnavailable. It
 // matches ctx.Err() alone if the context had ended before the first request was sent.
@@ -48,8 +49,8 @@ var (
 	// ErrClosed means that the keeper was closed, before or during the call. Nothing is held.
 	ErrClosed = server.ErrClosed
 
-	// ErrInvalid means that an argument is not valid. The text names the option, its value and the rule that it violates. No
-	// command was sent.
+	// ErrInvalid means that an argument is not valid. The text names the option, its value and the rule that it violates.
+	// Nothing is held, and unless the method says otherwise, no command was sent.
 	ErrInvalid = server.ErrInvalid
 )
 

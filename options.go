@@ -116,8 +116,7 @@ type ReplicaAck struct {
 	// them (https://redis.io/docs/latest/commands/waitaof/). Default false.
 	Fsync bool
 
-	// Timeout is how long to wait, at least 1 ms. It must be shorter than the TTL of every lock and than the client's
-	// ReadTimeout. Default 1 s, if one of the fields above is set.
+	// Timeout is how long to wait, at least 1 ms and shorter than the TTL of every lock. Default 1 s, if one of the fields above is set.
 	Timeout time.Duration
 }
 

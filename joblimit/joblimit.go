@@ -214,7 +214,7 @@ func newLimiter(opts *Options, check func(Options) error, open func(name string,
 // logged.
 //
 // If fn was not run but may be run later, the error is a *PostponedError. Other errors require intervention: ErrInvalid for a
-// key that is no valid name, and error replies of Redis such as NOPERM.
+// key that is empty or no valid name, and error replies of Redis such as NOPERM.
 //
 // Do waits for other jobs for at most Options.MaxWait. In addition it blocks for a round trip, or for up to three attempts
 // while Redis fails.
@@ -229,6 +229,9 @@ func (l *Limiter) DoWait(ctx context.Context, key string, fn func(ctx context.Co
 }
 
 func (l *Limiter) do(ctx context.Context, key string, maxWait time.Duration, fn func(ctx context.Context) error) error {
+	if key == "" {
+		return server.Invalid("the key is empty")
+	}
 	name := l.o.Prefix + key
 	one, err := l.open(name)
 	if err != nil {

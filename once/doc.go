@@ -13,7 +13,8 @@
 // A lock alone is not enough: it is free again when the job ends, and a process that starts a little later runs the job again.
 // So the first process acquires a lease, which is renewed while the job runs. When the job has succeeded, a record of success
 // replaces the lease at the server until the period ends. Other processes find the lease or the record, do not run the job, and
-// learn from the outcome which of the two they found. No process waits.
+// learn from the outcome which of the two they found. No process waits: to take over from a run that fails, call Do again at
+// Result.Next while the outcome is Running.
 //
 // Package [github.com/lockkeeper/lockkeeper] documents leases and fences.
 //

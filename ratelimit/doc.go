@@ -33,6 +33,7 @@
 // other. Acquire returns a [lockkeeper.Lease], with a fence and renewal; Do releases it when the function returns. The end of the
 // lease lets another caller in under the bound on concurrent calls. To the window its permits return one window after they were
 // granted, as those of a Limiter do. A process that crashes stops renewing its leases, so they end after the TTL.
+// A call that is abandoned, because its context ends, may go on at the service after its permit is free.
 //
 // For permits that are held, without a window, see package [github.com/lockkeeper/lockkeeper/semaphore].
 //

@@ -42,7 +42,8 @@
 //
 // A writer that has to wait makes the server recall the lease: the process admits no more readers, waits for the current ones, and
 // releases the lease. If the process is frozen or cut off, the writer waits until the lease has expired. TryLock fails while
-// another process retains a lease, and recalls it. A process without a subscription asks the server for every read.
+// another process retains a lease, and recalls it. A process without a subscription asks the server for every read, as does
+// one that has just started.
 //
 // After a recall the process retains no lease of the name for about nine times as long as the recall took, at least 20 ms and at
 // most a minute, and afterwards only if it reads about 20 times as often as it is recalled. A keeper retains leases of at most

@@ -56,8 +56,11 @@ type Lock struct {
 // is ErrInvalid.
 func New(l *keeper.Lock, names *Names) (*Lock, error) {
 	spec := l.Spec()
-	if spec.NoRenewal || spec.MaxLifetime > 0 {
-		return nil, server.Invalid("Retain is set together with NoRenewal %t, MaxLifetime %v; set only one of them", spec.NoRenewal, spec.MaxLifetime)
+	switch {
+	case spec.NoRenewal:
+		return nil, server.Invalid("Retain is set together with NoRenewal; set only one of them")
+	case spec.MaxLifetime > 0:
+		return nil, server.Invalid("Retain is set together with MaxLifetime %v; set only one of them", spec.MaxLifetime)
 	}
 	retaining := &Lock{names: names, ordinary: l}
 	switch {

@@ -141,6 +141,9 @@ func PerKey(k *lockkeeper.Keeper, name string, limit int, window time.Duration, 
 	if key == nil {
 		return nil, server.Invalid("the key function is nil")
 	}
+	if name == "" {
+		return nil, server.Invalid("the name is empty")
+	}
 	var o ratelimit.Options
 	if opts != nil {
 		o = *opts

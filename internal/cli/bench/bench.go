@@ -48,7 +48,7 @@ at the end; if it is killed, they expire in about two minutes.
 With --json it writes one JSON object: url, kind, prefix and results. Each result has case
 (ping, set_del, lock, set_del_64, lock_64, handoff or allow), goroutines, operations,
 median_ms, p99_ms and per_second, in fractions, and most have baseline and ratio: how
-many times as long an operation takes as in that case, by the median or, with 64
+many times as long an operation takes as in that case, by the mean or, with 64
 goroutines, by throughput.
 
 Exit codes: 0 done, 64 wrong usage, 69 Redis does not answer or refuses, 130 or 143

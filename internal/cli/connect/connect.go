@@ -29,7 +29,7 @@ type Flags struct {
 // Register adds the flags to a command. What begins the help text of --redis.
 func (f *Flags) Register(c *cobra.Command, what string) {
 	c.Flags().StringArrayVar(&f.URLs, "redis", nil, redisurl.Usage(what))
-	c.Flags().StringVar(&f.Prefix, "prefix", protocol.DefaultPrefix, "`prefix` of the keys in Redis")
+	c.Flags().StringVar(&f.Prefix, "prefix", protocol.DefaultPrefix, "`prefix` of the keys in Redis; if it is empty, a mutex's key is its name")
 	f.Credentials.Register(c)
 }
 

@@ -121,7 +121,7 @@ func (t *Target) Kind() string {
 func parse(raw string) (*Target, error) {
 	u, err := url.Parse(raw)
 	if err != nil {
-		return nil, fmt.Errorf("not a URL")
+		return nil, fmt.Errorf("not a URL, which begins with redis://")
 	}
 	if u.Fragment != "" || strings.HasSuffix(raw, "#") {
 		return nil, fmt.Errorf("a URL of Redis has no #") // go-redis would ignore what follows, such as the host after a password with a #

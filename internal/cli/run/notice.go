@@ -72,7 +72,10 @@ func (n *notices) notice(list []lockkeeper.Holder, total int, err error, waited 
 	}
 	h := list[0]
 	holder := "keeper " + output.Name(h.Keeper)
-	if h.Keeper == "" {
+	switch {
+	case h.Owner != "":
+		holder = output.Name(h.Owner)
+	case h.Keeper == "":
 		holder = "token " + output.Name(h.Token)
 	}
 	if h.Fence != 0 {

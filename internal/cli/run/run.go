@@ -69,8 +69,9 @@ counted from its start. Use it for a command that cron starts on every host: wit
 alone, a host whose clock is late would run the command again. If the command has
 succeeded in this period or is running, lockkeeper says so and exits with 0. If the
 command fails or is killed, or if the lock is lost, the next host that starts it runs it
-again; after a crash of the host, as soon as --ttl has passed. The success is recorded
-only in Redis, and Redis can lose it. Choose a period somewhat shorter than the one of
+again; after a crash of the host, as soon as --ttl has passed. By then the hosts that
+cron started at the same time have left: have it start the command again some minutes
+later. The success is recorded only in Redis, and Redis can lose it. Choose a period somewhat shorter than the one of
 cron, such as 20h for a daily command. --once-per never waits: it cannot be used with
 --wait and --try, nor with --max-lifetime or another kind than mutex. LOCKKEEPER_TOKEN
 is not set.
