@@ -71,10 +71,10 @@ succeeded in this period or is running, lockkeeper says so and exits with 0. If 
 command fails or is killed, or if the lock is lost, the next host that starts it runs it
 again; after a crash of the host, as soon as --ttl has passed. By then the hosts that
 cron started at the same time have left: have it start the command again some minutes
-later. The success is recorded only in Redis, and Redis can lose it. Choose a period somewhat shorter than the one of
-cron, such as 20h for a daily command. --once-per never waits: it cannot be used with
---wait and --try, nor with --max-lifetime or another kind than mutex. LOCKKEEPER_TOKEN
-is not set.
+later. The success is recorded only in Redis, and Redis can lose it. Choose a period
+somewhat shorter than the one of cron, such as 20h for a daily command. --once-per never
+waits: it cannot be used with --wait and --try, nor with --max-lifetime or another kind
+than mutex. LOCKKEEPER_TOKEN is not set.
 
 Waiting: While lockkeeper waits for longer than a second, it prints to standard error who
 holds the lock, or that Redis does not answer. An interrupt ends the wait and removes the
