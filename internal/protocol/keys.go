@@ -79,6 +79,12 @@ func OwnerKey(prefix, keeper string) string {
 	return tag + ownerPart + keeper
 }
 
+// ConnectionKey returns the key by which a keeper checks where a connection of its own leads.
+func ConnectionKey(prefix, keeper string) string { return OwnerKey(prefix, keeper) + connectionPart }
+
+// connectionPart is the end of such a key.
+const connectionPart = ":connection"
+
 // ownerPart precedes the keeper's id in the key of its label.
 const ownerPart = ":owner:"
 

@@ -141,6 +141,7 @@ func TestParseKey(t *testing.T) {
 		{"lock:", "{lock:}:owner:" + id, "", "", 0},
 		{"{a}:", "{a}::owner:" + id, "", "", 0},
 		{"", "{lockkeeper}:owner:" + id, "", "", 0},
+		{"", ConnectionKey("", id), "", "", 0},
 		{"", "{x}:once:holders", "once", "x", KeyLock},
 		{"", "x", "mutex", "x", KeyLock},
 		{"", "{x}", "", "", 0},

@@ -39,7 +39,7 @@ type ParsedKey struct {
 }
 
 // ParseKey is the inverse of KeysOf: it says of which name a key is, and which of its keys. It reports false if no name has the
-// key under the prefix, or if it is that of a keeper's label. Every other key that begins with the prefix is that of a mutex,
+// key under the prefix, or if it is of a keeper. Every other key that begins with the prefix is that of a mutex,
 // since other libraries use it as well.
 func ParseKey(prefix, key string) (p ParsedKey, ok bool) {
 	if tag, kind, end, found := cutKey(key); found {
@@ -88,8 +88,9 @@ func nameOf(prefix, base string, set *lua.Set, part KeyPart, key string) (name s
 	return name, true
 }
 
-// isOwnerKey reports whether a key is that of a keeper's label, under any prefix; see OwnerKey.
+// isOwnerKey reports whether a key is that of a keeper's label, or of its connection, under any prefix; see OwnerKey and ConnectionKey.
 func isOwnerKey(key string) bool {
+	key = strings.TrimSuffix(key, connectionPart)
 	i := len(key) - keeperIDLength
 	return i > 0 && strings.HasSuffix(key[:i], ownerPart) && IsKeeperID(key[i:])
 }

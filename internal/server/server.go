@@ -79,7 +79,7 @@ func New(cfg Config, sub pubsub.Config) *Server {
 	id := protocol.NewKeeperID()
 	s := &Server{
 		Config:     cfg,
-		Transport:  transport.New(cfg.Client, protocol.OwnerKey(cfg.Prefix, id)+":connection"),
+		Transport:  transport.New(cfg.Client, protocol.ConnectionKey(cfg.Prefix, id)),
 		Subscriber: pubsub.New(sub),
 		id:         id,
 		started:    time.Now(),
