@@ -390,6 +390,24 @@ func TestNilLeaseActsAsReleased(t *testing.T) {
 }
 
 // TestReleaseLostLeaseDuringClose checks a release during Close, which is not synchronized with it. It needs -race.
+// TestReleaseWithoutContext checks that the panic leaves the lease as it was.
+func TestReleaseWithoutContext(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		lease := must.Get(must.Get(mutex.New(b.process().Keeper, "x", nil))(b).Lock(background))(b)
+		func() {
+			defer func() {
+				if recover() == nil {
+					b.Error("no panic")
+				}
+			}()
+			var none context.Context
+			_ = lease.Release(none)
+		}()
+		b.must(lease.Err())
+		b.must(lease.Release(background))
+	})
+}
+
 func TestReleaseLostLeaseDuringClose(t *testing.T) {
 	m := miniredis.RunT(t)
 	n := faultnet.New(func(context.Context, string, string) (net.Conn, error) { return net.Dial("tcp", m.Addr()) })

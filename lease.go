@@ -148,6 +148,7 @@ func (l *Lease) Release(ctx context.Context) error {
 		return nil
 	}
 	defer runtime.KeepAlive(l) // as in Extend
+	_ = ctx.Err()              // a nil ctx panics now, and not when the lease has ended here and is about to be released
 	return l.handle.Release(ctx)
 }
 
