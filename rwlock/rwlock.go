@@ -198,7 +198,7 @@ func (l *Lock) Downgrade(ctx context.Context, write *lockkeeper.Lease) (read *lo
 	defer runtime.KeepAlive(write) // or it would be reported as leaked while it waits
 	h := leaseOf(write)
 	if write != nil && (h == nil || !h.Is(protocol.FlagWrite) && !h.Is(protocol.FlagUpgrade)) {
-		return nil, server.Invalid("the lease of %q is not a write lease", write.Name())
+		return nil, server.Invalid("the lease of %q is not a write lease of %q", write.Name(), l.Name())
 	}
 	return access.Lease[lockkeeper.Lease](l.lock.Convert(ctx, h, keeper.Terms{Flags: protocol.FlagDowngrade, Direct: true}))
 }
@@ -229,7 +229,7 @@ func (l *Lock) Upgrade(ctx context.Context, read *lockkeeper.Lease) (write *lock
 	}
 	h := leaseOf(read)
 	if read != nil && (h == nil || !h.Is(protocol.FlagRead) && !h.Is(protocol.FlagDowngrade) && !h.Became(protocol.FlagUpgrade)) {
-		return nil, server.Invalid("the lease of %q is not a read lease", read.Name())
+		return nil, server.Invalid("the lease of %q is not a read lease of %q", read.Name(), l.Name())
 	}
 	return access.Lease[lockkeeper.Lease](l.lock.Convert(ctx, h, keeper.Terms{Flags: protocol.FlagUpgrade}))
 }
