@@ -203,7 +203,7 @@ func (o *Once) Reset(ctx context.Context) error {
 	case err != nil:
 		return err
 	case r.Outcome == Running:
-		return fmt.Errorf("%w: the job is running; wait until it has ended", lockkeeper.ErrNotAcquired)
+		return o.lock.Fail(lockkeeper.ErrNotAcquired, errors.New("the job is running; wait until it has ended"))
 	case r.Outcome == Done:
 		return o.lock.Forget(ctx, token)
 	}
