@@ -27,8 +27,10 @@ const (
 	ownWithin = 10 * time.Second
 )
 
-// ownCheckTTL is how long the key lasts by which a connection is checked. The rest of it expires.
-const ownCheckTTL = 10 * time.Second
+const (
+	ownCheckTTL = 10 * time.Second // how long the key lasts by which a connection is checked
+	ownPause    = time.Minute      // after one that could not be made, or leads to another server
+)
 
 // ErrInterrupted is the error of a call whose caller's context has ended, or whose Transport is being closed, while it was sent inline.
 // Its Outcome is InDoubt.
@@ -118,7 +120,7 @@ func (q *nodeQueue) takeOwnLocked() *ownConn {
 		return o
 	}
 	now := time.Now()
-	if q.ownUnusable || q.failing {
+	if q.ownUnusable || q.failing || now.Before(q.ownAgain) {
 		return nil
 	}
 	if now.Sub(q.wantedSince) > ownWithin {
@@ -159,6 +161,9 @@ func (q *nodeQueue) connect(o *ownConn) {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if !same {
+		q.ownAgain = time.Now().Add(ownPause)
+	}
 	q.returnOwnLocked(o, same)
 }
 

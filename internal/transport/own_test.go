@@ -259,11 +259,17 @@ func TestOwnConnectionToAnotherServerIsNotUsed(t *testing.T) {
 	inBubble(t, func(p *fixture) {
 		p.rdb.AddHook(writeElsewhere{})
 		p.loadScript()
-		for range 3 {
-			p.connectOwn(p.Context())
-		}
+		p.connectOwn(p.Context())
 		if value, err := p.mini.Get("own"); value != "elsewhere" {
 			p.Errorf("no connection was checked: %q, %v", value, err)
+		}
+		for _, tried := range []bool{false, true} { // the first one was a moment ago
+			p.mini.Del("own")
+			p.connectOwn(p.Context())
+			if p.mini.Exists("own") != tried {
+				p.Errorf("another connection is tried: %t, want %t", !tried, tried)
+			}
+			time.Sleep(ownPause)
 		}
 	})
 }

@@ -56,6 +56,7 @@ type nodeQueue struct {
 	own         *ownConn  // for callers that send inline; nil: there is none
 	ownFree     bool      // it is connected and not in use
 	ownUnusable bool      // there can be none, or no more
+	ownAgain    time.Time // when one may be made again
 	wanted      int       // calls since wantedSince that would have been sent on it
 	wantedSince time.Time // zero: never
 }
