@@ -35,8 +35,8 @@ type Keeper struct {
 //
 // A keeper that has sent sixteen requests within ten seconds while no other was under way opens one connection more, on which such
 // requests are sent in the goroutines of their callers. It has the client's settings, and PoolStats does not count it. Hooks that were
-// added before see its commands, and delay the callers if they block; DialHooks do not see it. It is checked by a key that expires after
-// 10 s, and not used if it leads to another server. There is none on a cluster, with Sentinel, or if the client is embedded in another
+// added before see its commands, and delay the callers if they block; DialHooks do not see it. It is checked by a key that exists for a
+// moment, and not used if it leads to another server. There is none on a cluster, with Sentinel, or if the client is embedded in another
 // type.
 //
 // The client may be a struct that embeds a *redis.Client or a *redis.ClusterClient; its methods Pipeline and Subscribe are

@@ -2,7 +2,6 @@ package transport
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/tls"
 	"errors"
 	"net"
@@ -28,7 +27,7 @@ const (
 )
 
 const (
-	ownCheckTTL = 10 * time.Second // how long the key lasts by which a connection is checked
+	ownCheckTTL = 10 * time.Second // how long the key lasts at most by which a connection is checked
 	ownPause    = time.Minute      // after one that could not be made, or leads to another server
 )
 
@@ -82,7 +81,7 @@ func (o *ownConn) interrupt() {
 	if t, ok := conn.(*tls.Conn); ok {
 		conn = t.NetConn()
 	}
-	_ = conn.SetDeadline(time.Unix(1, 0))
+	_ = conn.SetDeadline(time.Now().Add(-time.Second))
 	go func() { _ = conn.Close() }() // go-redis may set another deadline
 }
 
@@ -140,11 +139,11 @@ func (q *nodeQueue) takeOwnLocked() *ownConn {
 	return nil
 }
 
-// connect dials the connection. It is used only if it finds what is written by one of the pool: a DialHook of the application may lead those
+// connect dials the connection. It is used only if it can delete what is written by one of the pool: a DialHook of the application may lead those
 // to another server.
 func (q *nodeQueue) connect(o *ownConn) {
-	value, written := rand.Text(), make(chan error, 1)
-	call := &Call{Key: q.t.ownKey, Mixed: true, Args: []any{"set", q.t.ownKey, value, "px", ownCheckTTL.Milliseconds()}}
+	written := make(chan error, 1)
+	call := &Call{Key: q.t.ownKey, Mixed: true, Args: []any{"set", q.t.ownKey, 1, "px", ownCheckTTL.Milliseconds()}}
 	call.Done = Func(func(call *Call) { written <- call.Err })
 	call.enqueue()
 	q.add(call)
@@ -156,8 +155,8 @@ func (q *nodeQueue) connect(o *ownConn) {
 	}
 	same := false
 	if err == nil {
-		found, err := o.rdb.Get(o.ctx, q.t.ownKey).Result()
-		same = err == nil && found == value
+		found, err := o.rdb.Del(o.ctx, q.t.ownKey).Result()
+		same = err == nil && found == 1
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -248,7 +248,7 @@ func (writeElsewhere) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		for _, cmd := range cmds {
 			if cmd.Name() == "set" {
-				cmd.Args()[2] = "elsewhere"
+				cmd.Args()[1] = "elsewhere"
 			}
 		}
 		return next(ctx, cmds)
@@ -260,13 +260,13 @@ func TestOwnConnectionToAnotherServerIsNotUsed(t *testing.T) {
 		p.rdb.AddHook(writeElsewhere{})
 		p.loadScript()
 		p.connectOwn(p.Context())
-		if value, err := p.mini.Get("own"); value != "elsewhere" {
-			p.Errorf("no connection was checked: %q, %v", value, err)
+		if !p.mini.Exists("elsewhere") {
+			p.Error("no connection was checked")
 		}
 		for _, tried := range []bool{false, true} { // the first one was a moment ago
-			p.mini.Del("own")
+			p.mini.Del("elsewhere")
 			p.connectOwn(p.Context())
-			if p.mini.Exists("own") != tried {
+			if p.mini.Exists("elsewhere") != tried {
 				p.Errorf("another connection is tried: %t, want %t", !tried, tried)
 			}
 			time.Sleep(ownPause)
