@@ -24,14 +24,19 @@ const name = "report"
 // world is a server in virtual time, which starts at midnight, and what the jobs of a test do and log.
 type world struct {
 	*testing.T
-	s    *lockkeepertest.Server
-	done chan string
-	log  strings.Builder
+	s      *lockkeepertest.Server
+	done   chan string
+	log    strings.Builder
+	logger *slog.Logger // to log, of all jobs: each handler has a mutex of its own
 }
 
 func bubble(t *testing.T, test func(w *world)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) { test(&world{T: t, s: lockkeepertest.New(t), done: make(chan string, 100)}) })
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{T: t, s: lockkeepertest.New(t), done: make(chan string, 100)}
+		w.logger = slog.New(slog.NewTextHandler(&w.log, nil))
+		test(w)
+	})
 }
 
 func (w *world) add(format string, args ...any) { w.done <- fmt.Sprintf(format, args...) }
@@ -50,7 +55,7 @@ func (w *world) require(want ...string) {
 
 // job returns the job of a process of its own.
 func (w *world) job(period time.Duration, fn func(context.Context, uint64) error, o cronlock.Options) cron.Job {
-	o.Logger = slog.New(slog.NewTextHandler(&w.log, nil))
+	o.Logger = w.logger
 	job, err := cronlock.New(w.s.Keeper(w, nil), name, period, fn, &o)
 	if err != nil {
 		w.Fatal(err)
