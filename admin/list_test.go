@@ -299,8 +299,10 @@ func TestListErrors(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	if err := errOf(background, nil, nil); !errors.Is(err, lockkeeper.ErrInvalid) {
-		t.Error(err)
+	for _, k := range []*lockkeeper.Keeper{nil, {}} {
+		if err := errOf(background, k, nil); !errors.Is(err, lockkeeper.ErrInvalid) {
+			t.Error(err)
+		}
 	}
 	ended, cancel := context.WithCancel(background)
 	cancel()
@@ -358,8 +360,10 @@ func TestInspectErrors(t *testing.T) {
 			t.Errorf("%q %q: %v", c.Kind, c.Name, err)
 		}
 	}
-	if _, err := admin.Inspect(background, nil, mutex.Kind, "x"); !errors.Is(err, lockkeeper.ErrInvalid) {
-		t.Error(err)
+	for _, k := range []*lockkeeper.Keeper{nil, {}} {
+		if _, err := admin.Inspect(background, k, mutex.Kind, "x"); !errors.Is(err, lockkeeper.ErrInvalid) {
+			t.Error(err)
+		}
 	}
 }
 

@@ -221,6 +221,7 @@ func TestInvalidOptionsAndKeys(t *testing.T) {
 	_, concurrent := joblimit.Concurrent(k, 0, nil)
 	_, both := joblimit.ConcurrentRate(k, 1, time.Second, 0, nil)
 	_, bothRetained := joblimit.ConcurrentRate(k, 1, time.Second, 1, &joblimit.Options{Retain: true})
+	empty := must.Get(joblimit.Exclusive(k, nil))(t).Do(t.Context(), "", nothing)
 	long := must.Get(joblimit.Exclusive(k, nil))(t).Do(t.Context(), strings.Repeat("x", 2000), nothing)
 	for says, err := range map[string]error{
 		"MaxWait":         exclusive(joblimit.Options{MaxWait: -1}),
@@ -234,6 +235,7 @@ func TestInvalidOptionsAndKeys(t *testing.T) {
 		"maxConcurrent 0": both,
 		"limit 0":         concurrent,
 		"1024":            long,
+		"key is empty":    empty,
 	} {
 		if !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", says, err)

@@ -222,14 +222,13 @@ func TestOwnConnectionIdleForTooLong(t *testing.T) {
 			}
 			time.Sleep(time.Hour)
 			p.hangDials.Store(true)
-			time.AfterFunc(time.Second, func() { p.hangDials.Store(false) })
-			short, cancel := context.WithTimeout(ctx, time.Millisecond)
-			defer cancel()
+			short, cancel := context.WithTimeout(ctx, time.Millisecond) // which would end a dial
 			call, done := newCall(counterScript)
 			began := time.Now()
 			if p.SendInline(short, call, nil); time.Since(began) > 0 {
 				p.Errorf("a call that cannot be sent inline blocked for %v", time.Since(began))
 			}
+			cancel()
 			p.hangDials.Store(false)
 			if <-done; call.Err != nil {
 				p.Error(call.Err)

@@ -540,7 +540,8 @@ func TestDoneIsCalledOnce(t *testing.T) {
 }
 
 // TestPoolBoundsBatches checks that however many calls wait for a server that hangs, no more batches are under way than the client has
-// connections for pipelines, beside one call that is sent inline on a connection of the Transport's own, and that no connection of the application's pool is used, unless there is no other.
+// connections for pipelines, beside one call that is sent inline on a connection of the Transport's own, and that no connection of the
+// application's pool is used, unless there is no other.
 func TestPoolBoundsBatches(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(8))
 	for _, c := range []struct{ pipelines, pool, want int }{{0, 1, 10}, {1, 1, 1}, {2, 1, 2}, {7, 1, 7}, {30, 1, 30}, {-1, 3, 3}} {

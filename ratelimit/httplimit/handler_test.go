@@ -134,10 +134,11 @@ func TestHandlerOptionsChecked(t *testing.T) {
 	_, noKey := httplimit.PerKey(s.Keeper(t, nil), "x", 1, time.Second, nil, nil)
 	_, noLimit := httplimit.PerKey(s.Keeper(t, nil), "x", 0, time.Second, httplimit.RemoteIP, nil)
 	_, noName := httplimit.PerKey(s.Keeper(t, nil), "}", 1, time.Second, httplimit.RemoteIP, nil)
+	_, emptyName := httplimit.PerKey(s.Keeper(t, nil), "", 1, time.Second, httplimit.RemoteIP, nil)
 	_, short := httplimit.PerKey(s.Keeper(t, nil), "x", 1, 100*time.Millisecond, httplimit.RemoteIP, &ratelimit.Options{Retain: true})
 	for want, err := range map[string]error{
 		"next": noNext, "limiter": noLimiter, "the limiter is nil": noShared, "Timeout 1µs": noTime, "key": noKey, "limit 0": noLimit, "}": noName,
-		"window 100ms": short,
+		"window 100ms": short, "the name is empty": emptyName,
 	} {
 		if !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
