@@ -471,7 +471,6 @@ func TestRetainedChannelIsSubscribed(t *testing.T) {
 func TestReconnectBackoffAfterAcknowledgements(t *testing.T) {
 	inBubble(t, func(r *fixture) {
 		r.mustSubscribe("c")
-		go func() { time.Sleep(5 * time.Second); r.mini.Server().SetPreHook(nil) }()
 		r.answer(func(c *server.Peer, channel string) bool {
 			time.Sleep(time.Millisecond)
 			c.WritePushLen(3)
@@ -485,7 +484,9 @@ func TestReconnectBackoffAfterAcknowledgements(t *testing.T) {
 		})
 		r.dials.Store(0)
 		r.Replace("c")
-		time.Sleep(6 * time.Second)
+		time.Sleep(5 * time.Second)
+		r.mini.Server().SetPreHook(nil)
+		time.Sleep(time.Second)
 		if n := r.dials.Load(); n > 50 {
 			t.Errorf("%d connections in 5 s", n)
 		}
