@@ -274,6 +274,24 @@ func requireAvailable(t *testing.T, l *ratelimit.Limiter, want int) {
 	}
 }
 
+// TestSetLimitBack: what was taken under another limit counts under the caller's own again, also for a process that knows only that one.
+func TestSetLimitBack(t *testing.T) {
+	for limit, takes := range map[int]int{20: 15, 21: 21, 5: 5} {
+		synctest.Test(t, func(t *testing.T) {
+			_, a, b := pair(t)
+			must.OK(t, a.SetLimit(t.Context(), limit))
+			for range takes {
+				must.OK(t, a.Wait(t.Context()))
+				time.Sleep(time.Millisecond)
+			}
+			must.OK(t, a.SetLimit(t.Context(), 10))
+			if r, err := b.Allow(t.Context()); err != nil || r.Allowed != (takes < 10) || r.Remaining != max(9-takes, 0) {
+				t.Errorf("%d of 10 are taken, under a limit of %d: %+v, %v", takes, limit, r, err)
+			}
+		})
+	}
+}
+
 func requirePause(t *testing.T, l *ratelimit.Limiter, d time.Duration) {
 	t.Helper()
 	must.OK(t, l.Pause(t.Context(), d))

@@ -32,12 +32,13 @@ local function load_limits(run)
   return known, in_force
 end
 
--- save_limits writes the limits, and the pause.
+-- save_limits writes the limits, and the pause. What the field window says is true of the limits before.
 local function save_limits(run, known, in_force)
   run.limits = known .. ' ' .. in_force
   if run.pause_left > 0 then run.limits = string.format('%s %.0f %.0f', run.limits, now + run.pause_left, run.pause_left) end
   run.pause_differs = false
   call('HSET', meta, 'limits', run.limits)
+  call('HDEL', meta, 'window')
 end
 
 -- keep_window is for how many ms the lock's key is kept from when permits are taken by the clock: for a window, and for the rest of the
@@ -55,7 +56,6 @@ local function adopt_limits(run)
     return false
   end
   save_limits(run, run.policy_arg, run.policy_arg)
-  call('HDEL', meta, 'window')
   call('PEXPIRE', meta, run.metadata_ttl, 'NX')
   set_limits(run, run.policy_arg)
   -- What was taken under a shorter window returns later now.
