@@ -302,10 +302,10 @@ func (c *Claim) extended(r *Rules, now Instant, e *Event, out *Effects) {
 func (c *Claim) guaranteed(sent Instant, ms int64) int64 {
 	x := &c.extension
 	switch {
-	case x.requested > 0: // an Extend is in progress and may run after the renewal
-		return min(ms, x.requested)
-	case sent <= x.at:
+	case sent <= x.at: // an Extend that ended since may have run after the renewal
 		return 0
+	case x.requested > 0: // so may the one in progress
+		return min(ms, x.requested)
 	}
 	return ms
 }

@@ -65,6 +65,12 @@ func TestExtend(t *testing.T) {
 		{3_150, Event{Kind: Extended, Code: Granted, Sent: at(3_130), TTL: 1_000}, Held, "Timer=3460"},
 		{3_160, Event{Kind: Renewed, Code: Granted, Sent: at(3_127), TTL: 10_000}, Held, "Confirmed Timer=3477"},
 	}, hasDeadline(3_130+988, 1_000))
+	check(t, "a renewal sent before it is answered during the next one", after(held(), due), []step{
+		{3_130, Event{Kind: ExtendBegan, TTL: 1_000}, Held, "Notify Timer=3441"},
+		{3_140, Event{Kind: Extended, Outcome: InDoubt, TTL: 1_000}, Held, "Timer=3461"},
+		{3_150, Event{Kind: ExtendBegan, TTL: 20_000}, Held, ""},
+		{3_160, Event{Kind: Renewed, Code: Granted, Sent: at(3_127), TTL: 10_000}, Held, "Confirmed Timer=3477"},
+	}, hasDeadline(3_130+988, 1_000))
 	checkBy(t, func(r *Rules) { r.NoRenewal = true }, "of an unconfirmed lease that is not renewed, which is confirmed all the same",
 		afterBy(&Rules{TTL: 10_000, ClaimTTL: 6_000, NoRenewal: true}, New(Wait, false, false), called, queued, woken), []step{
 			{300, Event{Kind: ExtendBegan, TTL: 10_000}, Unconfirmed, ""},
