@@ -83,6 +83,7 @@ type Claim struct {
 	fence      int64
 	since      Instant // when it was granted, or the one that it is part of
 	ttl        int64   // ms that a renewal asks for
+	longest    int64   // ms: the most that calls have asked for which the server may run last; before a grant, that of the lease to be replaced
 	deadline   Instant // until when it is believed, if nothing else comes
 	renewAt    Instant // 0: no renewal is due
 	metadataAt Instant // when a renewal last extended the metadata of the name
@@ -163,6 +164,9 @@ func (c *Claim) Deadline() Instant { return c.deadline }
 // TTL returns the ms that a renewal asks for.
 func (c *Claim) TTL() int64 { return c.ttl }
 
+// LongestTTL returns the ms from now for which the server may have the lease at most.
+func (c *Claim) LongestTTL() int64 { return c.longest }
+
 // Place returns the place of the request in the server's queue; 0: it was not queued.
 func (c *Claim) Place() int64 { return c.place }
 
@@ -234,7 +238,7 @@ func (c *Claim) Step(r *Rules, now Instant, e *Event, out *Effects) {
 	case Held, Unconfirmed, Converting:
 		c.held(r, now, e, out)
 	case Lost:
-		c.lost(e, out)
+		c.lost(now, e, out)
 	case Releasing:
 		c.releasing(now, e, out)
 	case Checking:

@@ -7,7 +7,7 @@ type Kind uint8
 
 // The events. Those about a call say how one call of a script has ended; the fields of Event that they use are named.
 const (
-	Called    Kind = iota // the caller asks for the lease
+	Called    Kind = iota // the caller asks for the lease; TTL (LongestTTL of the lease that it is to replace)
 	Cancelled             // the caller no longer waits: its context has ended, or the driver gives up for it
 	Closed                // the keeper is closed
 	Broken                // somebody has ended the request or the lease, for a reason that the driver knows

@@ -5,7 +5,7 @@ import "time"
 // hold makes the claim hold a lease. What a release of it will do does not depend on how it was asked for, or on an earlier release.
 func (c *Claim) hold(r *Rules, fence int64, deadline, now Instant) {
 	c.state, c.fence, c.deadline = Held, fence, deadline
-	c.ttl, c.metadataAt = r.TTL, now
+	c.ttl, c.longest, c.metadataAt = r.TTL, max(c.longest, r.TTL), now
 	c.convert, c.paused, c.unused, c.tombstone, c.general, c.doubt = false, false, false, false, false, false
 	if c.since == 0 {
 		c.since = now
@@ -43,7 +43,7 @@ func (c *Claim) held(r *Rules, now Instant, e *Event, out *Effects) {
 	case Timer, ExtendBegan, ConversionBegan, Released, Closed:
 		if now >= c.deadline {
 			c.lose(c.expiry(r, now), out)
-			c.lost(e, out)
+			c.lost(now, e, out)
 			return
 		}
 	}
@@ -80,7 +80,7 @@ func (c *Claim) held(r *Rules, now Instant, e *Event, out *Effects) {
 		c.tombstone, c.unused, c.explain = c.InDoubt(), e.Unused, !e.Unused
 		c.doubt = c.left // then it may be another lease by now, which is released as well
 		c.end(ByRelease, out)
-		c.release(c.deadline.Add(Margin(Duration(c.ttl))), e.Until, out)
+		c.release(now.Add(Duration(c.longest)), e.Until, out)
 	default:
 		c.converted(r, now, e, out)
 	}
@@ -246,7 +246,7 @@ func (c *Claim) refuse(now Instant, out *Effects) {
 // extend limits the deadline to what an Extend to ms, which is about to be sent, will leave. The server may run it long before its answer
 // arrives.
 func (c *Claim) extend(r *Rules, now Instant, ms int64, out *Effects) {
-	c.extension.requested, c.extension.before = ms, c.deadline
+	c.extension.requested, c.extension.before, c.longest = ms, c.deadline, max(c.longest, ms)
 	d := now.Add(TrustedFor(ms))
 	if d >= c.deadline {
 		return
@@ -282,6 +282,8 @@ func (c *Claim) extended(r *Rules, now Instant, e *Event, out *Effects) {
 		c.confirm()
 		if x.inDoubt > 0 {
 			c.ttl = min(e.TTL, x.inDoubt)
+		} else {
+			c.longest = e.TTL
 		}
 		c.deadline = leaseUntil(e.Sent, c.ttl)
 	case e.Outcome == InDoubt: // it may have run or may still run: trust only the shorter of both ttls
@@ -329,11 +331,11 @@ func (c *Claim) permitted(r *Rules, now Instant, e *Event, out *Effects) {
 }
 
 // lost handles an event of a lease that was lost.
-func (c *Claim) lost(e *Event, out *Effects) {
+func (c *Claim) lost(now Instant, e *Event, out *Effects) {
 	if e.Kind == Released || e.Kind == Closed {
 		// The holder has now stopped as well. Should the server still know the token, others need not wait.
 		c.tombstone = c.InDoubt()
-		c.release(c.deadline, e.Until, out)
+		c.release(now.Add(Duration(c.longest)), e.Until, out)
 	}
 }
 

@@ -151,7 +151,8 @@ func TestLease(t *testing.T) {
 		after(held(), due, step{9_898, Event{Kind: Timer}, Lost, ""}), []step{
 			{9_900, Event{Kind: Renewed, Code: Granted, Sent: at(9_000), TTL: 10_000}, Lost, ""},
 			{9_910, Event{Kind: Released}, Releasing, "Release"},
-			{9_920, Event{Kind: ReleaseFailed, Outcome: InDoubt, Retryable: true, Pause: time.Millisecond}, Over, "Finished StopTimer"},
+			{9_920, Event{Kind: ReleaseFailed, Outcome: InDoubt, Retryable: true, Pause: time.Millisecond}, Releasing, "Timer=9921"}, // as the renewal may have run
+			{19_910, Event{Kind: ReleaseFailed, Outcome: InDoubt, Retryable: true, Pause: time.Millisecond}, Over, "Finished StopTimer"},
 		}, hasReason(ByDeadline))
 	check(t, "another lease has replaced it, while a renewal is under way", after(held(), due, converting), []step{
 		{3_200, Event{Kind: Replaced}, Over, "End StopTimer"},
@@ -273,16 +274,21 @@ func TestRelease(t *testing.T) {
 			{103, Event{Kind: ReleaseReplied, Code: Denied, QueueEmpty: true}, Over, "Finished StopTimer"},
 		}, hasAnswer(Granted))
 	check(t, "repeated until the lease must have ended", after(held(), released), []step{
-		{9_990, Event{Kind: ReleaseFailed, Outcome: InDoubt, Retryable: true, Pause: 10 * time.Millisecond}, Releasing, "Timer=10000"},
-		{10_000, Event{Kind: Timer}, Releasing, "Release"},
-		{10_000, Event{Kind: ReleaseFailed, Outcome: InDoubt, Retryable: true, Pause: time.Millisecond}, Over, "Finished StopTimer"},
+		{10_090, Event{Kind: ReleaseFailed, Outcome: InDoubt, Retryable: true, Pause: 10 * time.Millisecond}, Releasing, "Timer=10100"},
+		{10_100, Event{Kind: Timer}, Releasing, "Release"},
+		{10_100, Event{Kind: ReleaseFailed, Outcome: InDoubt, Retryable: true, Pause: time.Millisecond}, Over, "Finished StopTimer"},
+	}, hasAnswer(None))
+	check(t, "an Extend that was not answered may have made it last for longer", after(held(),
+		step{e: Event{Kind: ExtendBegan, TTL: 60_000}}, step{e: Event{Kind: Extended, Outcome: InDoubt, TTL: 60_000}}, released), []step{
+		{60_098, Event{Kind: ReleaseFailed, Outcome: InDoubt, Retryable: true, Pause: time.Millisecond}, Releasing, "Timer=60099"},
+		{60_100, Event{Kind: ReleaseFailed, Outcome: InDoubt, Retryable: true, Pause: time.Millisecond}, Over, "Finished StopTimer"},
 	}, hasAnswer(None))
 	check(t, "a renewal is under way, which is waited for", after(held(), due), []step{
 		{3_200, Event{Kind: Released, Until: at(60_000)}, Releasing, "End Release StopTimer"},
 		{3_210, Event{Kind: ReleaseReplied, Code: Granted, QueueEmpty: true}, Over, "StopTimer"},
 		{3_220, Event{Kind: RenewFailed, Outcome: InDoubt}, Over, "Finished"},
 	}, func(t *testing.T, c *Claim) {
-		if _, _, record, until := c.Cleanup(); record != at(60_000) || until != at(10_000) {
+		if _, _, record, until := c.Cleanup(); record != at(60_000) || until != at(13_200) {
 			t.Errorf("record until %v, repeated until %v", record.Sub(at(0)), until.Sub(at(0)))
 		}
 	})

@@ -6,7 +6,7 @@ import "time"
 func (c *Claim) asking(r *Rules, now Instant, e *Event, out *Effects) {
 	switch e.Kind {
 	case Called:
-		c.asked = now
+		c.asked, c.longest = now, e.TTL
 		c.ask(false, out)
 	case Timer:
 		c.ask(false, out)
@@ -220,5 +220,5 @@ func (c *Claim) fail(r *Rules, now Instant, reason Reason, out *Effects) {
 		return
 	}
 	c.unused, c.tombstone = true, c.copies.needTombstone()
-	c.release(now.Add(Duration(r.TTL)+r.HeartbeatTimeout), 0, out)
+	c.release(now.Add(Duration(max(r.TTL, c.longest))+r.HeartbeatTimeout), 0, out)
 }

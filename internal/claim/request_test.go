@@ -54,7 +54,7 @@ func TestRequest(t *testing.T) {
 		{1, Event{Kind: Cancelled}, Held, ""},
 		{1, Event{Kind: Released, Unused: true}, Releasing, "End Release StopTimer"},
 	}, func(t *testing.T, c *Claim) {
-		if tombstone, unused, _, until := c.Cleanup(); tombstone || !unused || until != at(10_000) {
+		if tombstone, unused, _, until := c.Cleanup(); tombstone || !unused || until != at(10_001) {
 			t.Error("the release is not that of a lease that nobody has used")
 		}
 	})

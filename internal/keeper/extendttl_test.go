@@ -120,6 +120,32 @@ func TestExtendBeyondMetadataTTLKeepsLease(t *testing.T) {
 	}
 }
 
+// TestUpgradeOfExtendedLeaseInDoubt: what an upgrade of a lease of an hour has led to is found out, and released, also after some ttls without
+// an answer.
+func TestUpgradeOfExtendedLeaseInDoubt(t *testing.T) {
+	inBubble(t, func(s *fixture) {
+		l := must.Get(s.Keeper.Lock(Spec{Scripts: lua.RWLock, Name: "x", TTL: ttl}))(s)
+		s.must(must.Get(l.Try(context.Background(), Terms{Flags: "w"}))(s).Release(context.Background())) // the server knows the script
+		from := must.Get(l.Try(context.Background(), Terms{Flags: "r"}))(s)
+		s.must(from.Extend(context.Background(), time.Hour))
+		s.net.Break(lua.RWLock.Acquire.SHA, 1, faultnet.SwallowReply)
+		time.AfterFunc(400*time.Millisecond, s.net.Down)
+		ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
+		defer cancel()
+		if _, err := l.Convert(ctx, from, Terms{Flags: "u"}); !errors.Is(err, server.ErrUnavailable) {
+			s.Errorf("the upgrade: %v", err)
+		}
+		time.Sleep(5 * ttl)
+		s.net.Restore()
+		s.must(from.Err())
+		s.must(from.Release(context.Background()))
+		synctest.Wait()
+		if key := l.KeyOf(server.LockKey); s.mini.Exists(key) {
+			s.Errorf("nobody has a lease, and the server keeps one for %v", s.mini.TTL(key))
+		}
+	})
+}
+
 // TestExtendRefusedAsContextEnds: an Extend that is refused returns as its context ends, also while the server is asked for the reason.
 func TestExtendRefusedAsContextEnds(t *testing.T) {
 	inBubble(t, func(s *fixture) {

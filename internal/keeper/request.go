@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +24,7 @@ type request struct {
 	lock         *Lock
 	policyArg    any           // the token of the lease to be replaced, or a semaphore's limits, or ""
 	origin       *lease.Lease  // the lease to be replaced; nil: none
+	originTTL    int64         // ms: its LongestTTL
 	part         *TokenRequest // it is for a part of a majority; nil: it is not
 	retained     bool          // others are to be granted inside by the lease
 	unsubscribed bool          // the keeper cannot receive messages: it is granted the lock all the same, and learns of it by a heartbeat
@@ -50,10 +52,8 @@ type request struct {
 // newRequest registers a request, so that messages find it. It returns nil after Close. health is what earlier requests have
 // recorded, or nil.
 func (l *Lock) newRequest(ctx context.Context, t Terms, mode claim.Mode, health *server.Health) *request {
-	r := &request{health: health, mode: mode, reportedRank: -1, since: t.Since, origin: t.origin, several: t.Number > 1, quota: t.quota, began: time.Now()}
-	if r.since.IsZero() {
-		r.since = r.began
-	}
+	r := &request{health: health, mode: mode, reportedRank: -1, origin: t.origin, several: t.Number > 1, quota: t.quota, began: time.Now()}
+	r.since = cmp.Or(t.Since, r.began)
 	if health == nil {
 		r.own.MaxAge = l.k.MaxAge()
 		r.health = &r.own
@@ -63,6 +63,9 @@ func (l *Lock) newRequest(ctx context.Context, t Terms, mode claim.Mode, health 
 	r.policyArg = l.PolicyArg()
 	if t.origin != nil {
 		r.policyArg = t.origin.Token()
+		t.origin.Mu.Lock()
+		r.originTTL = t.origin.Claim.LongestTTL()
+		t.origin.Mu.Unlock()
 		if !t.Direct {
 			t.Number = int(l.k.upgrades.Add(1)) // of two requests to replace a lease, the later one counts
 		}
@@ -121,11 +124,9 @@ func (l *Lock) acquireSubscribed(ctx context.Context, t Terms, wait bool, health
 	health = r.serverHealth()
 	l.FastBackoff.Acquire.Failed()                     // it would be refused again
 	if c := r.Cleanup(); r.origin != nil && c != nil { // a copy of the call may have been granted the lease
-		switch l.k.WaitFor(ctx, c.Done()) {
-		case nil:
-		case server.ErrClosed:
-			return nil, l.Fail(server.ErrClosed)
-		default:
+		if err := l.k.WaitFor(ctx, c.Done()); err == server.ErrClosed {
+			return nil, l.Fail(err)
+		} else if err != nil {
 			return nil, l.Fail(health.WaitError(ctx))
 		}
 		if c.Lease() != nil || c.Failure() != nil {
@@ -169,7 +170,7 @@ func (l *Lock) subscribe(ctx context.Context, health *server.Health) error {
 
 // run sends the request and returns when it has ended. Without an error it was granted.
 func (r *request) run(ctx context.Context) error {
-	r.StepBy(r.lock.k.Now(), claim.Event{Kind: claim.Called}, nil, func(call *transport.Call) {
+	r.StepBy(r.lock.k.Now(), claim.Event{Kind: claim.Called, TTL: r.originTTL}, nil, func(call *transport.Call) {
 		r.lock.k.Transport.SendInline(ctx, call, r)
 	})
 	if !r.ended.IsClosed() {

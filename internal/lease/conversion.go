@@ -52,12 +52,10 @@ func (h *Lease) BeginConversion(ctx context.Context) error {
 		if !inBackground {
 			return server.Invalid("the lease of %q is being converted by another call; wait until that call has returned", h.Name())
 		}
-		switch h.lock.d.WaitFor(ctx, resolved) {
-		case nil:
-		case server.ErrClosed:
-			return h.lock.Fail(server.ErrClosed)
-		default:
-			return h.lock.Fail(server.ErrNoAnswer, ctx.Err())
+		if err := h.lock.d.WaitFor(ctx, resolved); err == server.ErrClosed {
+			return h.lock.Fail(err)
+		} else if err != nil {
+			return h.lock.Fail(server.ErrNoAnswer, err)
 		}
 	}
 }
