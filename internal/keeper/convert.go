@@ -42,8 +42,10 @@ func (l *Lock) convert(ctx context.Context, t Terms, wait bool) (*lease.Lease, e
 	}
 	if next := from.Next(); next != nil {
 		if next.Is(t.Flags) { // an earlier call's conversion took effect
-			if h := from.HandOver(next, t.Observation); h != nil {
-				return h, nil
+			if l.awaitReplicas(ctx, next) == nil {
+				if h := from.HandOver(next, t.Observation); h != nil {
+					return h, nil
+				}
 			}
 			return nil, l.Fail(next.Err())
 		}
@@ -60,10 +62,10 @@ func (l *Lock) convert(ctx context.Context, t Terms, wait bool) (*lease.Lease, e
 	if c := from.Undoing(); c != nil {
 		h, known, lost := l.resolve(ctx, from, c, t)
 		switch {
-		case h != nil:
-			return h, nil
 		case lost != nil:
 			err = lost
+		case h != nil:
+			return h, nil
 		}
 		if !known && from.Err() == nil {
 			return nil, err
@@ -100,10 +102,8 @@ func (l *Lock) resolve(ctx context.Context, from *lease.Lease, c *lease.Cleanup,
 	case <-grace.C:
 	}
 	h, known = from.ResolveInBackground(c, t.Direct, t.Flags, t.Observation)
-	if h != nil && h == c.Lease() && l.k.cfg.ReplicaAck.enabled() {
-		if err = l.awaitReplicas(ctx, h); err != nil {
-			return nil, known, err
-		}
+	if h != nil && h == c.Lease() {
+		err = l.awaitReplicas(ctx, h)
 	}
-	return h, known, nil
+	return h, known, err
 }

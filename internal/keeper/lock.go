@@ -176,7 +176,7 @@ func (l *Lock) Request(ctx context.Context, t Terms, wait bool) (*lease.Lease, e
 		}
 	}
 	h, err := l.acquireInTurn(ctx, t, wait)
-	if err == nil && l.k.cfg.ReplicaAck.enabled() {
+	if err == nil {
 		err = l.awaitReplicas(ctx, h)
 	}
 	if err == nil && l.spec.Limits.clockOnly() && h.InDoubt() {

@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,10 +31,12 @@ func (a ReplicaAck) enabled() bool { return a.Replicas > 0 || a.Majority || a.Fs
 // errReplicasPending is the error of a wait for replicas that ctx has ended. The lock was granted and not held elsewhere.
 var errReplicasPending = server.Chain(server.ErrUnavailable, errors.New("the replicas had not acknowledged the grant when the context ended"))
 
-// awaitReplicas waits until replicas have what was granted, a lease or permits. If
-// they do not have it in time or ctx ends, the grant is undone. If the request was a conversion, its lease is the only one
-// that the caller has left, so ctx is ignored.
+// awaitReplicas waits until replicas have what was granted, a lease or permits, if the keeper requires it. If they do not have it in time
+// or ctx ends, the grant is undone. If the request was a conversion, its lease is the only one that the caller has left, so ctx is ignored.
 func (l *Lock) awaitReplicas(ctx context.Context, h *lease.Lease) error {
+	if !l.k.cfg.ReplicaAck.enabled() {
+		return nil
+	}
 	r := h.Request().(*request)
 	if r.origin != nil {
 		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.k.cfg.ReplicaAck.Timeout+lease.CancelGrace)
@@ -41,10 +44,7 @@ func (l *Lock) awaitReplicas(ctx context.Context, h *lease.Lease) error {
 		ctx = within
 	}
 	err := l.replicateGrant(ctx, r)
-	if err == nil {
-		err = h.Err() // the lease may have ended meanwhile
-	}
-	if err == nil {
+	if err = cmp.Or(err, h.Err()); err == nil { // it may have ended meanwhile
 		return nil
 	}
 	if from := r.origin; from != nil {
