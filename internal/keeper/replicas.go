@@ -164,7 +164,7 @@ func (l *Lock) writeAndWait(call *transport.Call, keys []string, check func() er
 		wanted = max(ack.Replicas, l.k.maxReplicas(primary, n)/2+1)
 	}
 	if ack.Fsync {
-		list, err := conn.Do(ctx, "waitaof", 1, wanted, server.Millis(ack.Timeout)).Int64Slice()
+		list, err := conn.WaitAOF(ctx, 1, wanted, ack.Timeout).Result()
 		if err == nil && len(list) != 2 {
 			err = fmt.Errorf("%w: %v from WAITAOF", protocol.ErrReply, list)
 		}
