@@ -69,12 +69,12 @@ local function save_metadata(run, ttl, has_written, min_left)
   end
 end
 
--- save_renewal is save_metadata after a lease was renewed for ttl. The note of a ttl that is longer than the token's has to outlive the
--- lease: without it the lease would be cut to the token's ttl, as after the clock was set back.
+-- save_renewal is save_metadata after a lease was renewed for ttl. The note of a ttl that is longer than the token's has to last until the
+-- next renewal with metadata, or outlive the lease: without it the lease would be cut to the token's ttl, as after the clock was set back.
 local function save_renewal(run, token, ttl)
   local _, _, asked = string.match(token, TOKEN, TOKEN_FROM)
   if ttl - (asked or 0) > 0 then
-    save_metadata(run, run.metadata_ttl + ttl, false, ttl + 1000)
+    save_metadata(run, run.metadata_ttl + ttl, false, ttl + run.metadata_ttl / 2)
   else
     save_metadata(run, run.metadata_ttl)
   end
