@@ -145,7 +145,7 @@ func TestLease(t *testing.T) {
 	}, hasReason(ByLifetime))
 	check(t, "a part is to last for another time", held(), []step{
 		{100, Event{Kind: TTLSet, TTL: 3_000}, Held, "Timer=100"},
-		timer(100, Held, "RenewFor=3000 Timer=3366"),
+		timer(100, Held, "RenewFor=3000 Metadata Timer=3366"),
 	})
 	check(t, "it is lost, and its holder learns of that and releases it",
 		after(held(), due, step{9_898, Event{Kind: Timer}, Lost, ""}), []step{

@@ -23,7 +23,7 @@ func (l *Lock) Adopt(ctx context.Context, token string) (*Lease, error) {
 		return nil, err
 	}
 	u := l.newLease(token, l.locks[0].NewObservation(ctx, ""))
-	u.adopted = true
+	u.adopted, u.ttl = true, l.spec.TTL // the token may say another ttl
 	for i := range u.members {
 		u.members[i].askedAt = u.since
 	}

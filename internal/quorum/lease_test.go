@@ -399,6 +399,40 @@ func TestExtendNeedsMajority(t *testing.T) {
 	})
 }
 
+// TestLateMemberLastsAsLongAsTheLease lets a server lose its part of a lease that lasts for longer than its token says, and join again. A
+// request of another caller then cuts what the server has to what the token says, unless the metadata says that it lasts for longer.
+func TestLateMemberLastsAsLongAsTheLease(t *testing.T) {
+	for what, get := range map[string]func(s *fixture) *Lease{
+		"extended": func(s *fixture) *Lease {
+			u := s.try(s.lock(s.keepers))
+			s.must(u.Extend(s.Context(), 20*ttl))
+			return u
+		},
+		"adopted": func(s *fixture) *Lease {
+			nets, keepers := s.process(nil)
+			first := s.try(s.lock(keepers))
+			for _, n := range nets {
+				n.Down() // its process has crashed
+			}
+			return must.Get(s.lock(s.keepers, func(spec *Spec) { spec.TTL = 20 * ttl }).Adopt(s.Context(), first.token))(s)
+		},
+	} {
+		subtest(t, what, 3, func(s *fixture) {
+			u := get(s)
+			synctest.Wait()
+			s.servers[2].FlushAll()
+			time.Sleep(15 * ttl) // by the second renewal it is asked again
+			s.wantOwned(u.token, 0, 1, 2)
+			_, keepers := s.process(nil)
+			_, err := s.lock(keepers).Try(s.Context())
+			s.wantError(err, server.ErrNotAcquired)
+			time.Sleep(2 * ttl)
+			s.wantOwned(u.token, 0, 1, 2)
+			s.release(u)
+		})
+	}
+}
+
 // TestAdopt checks a majority, whose lease is extended and renewed, and that errors of a minority say what is known.
 func TestAdopt(t *testing.T) {
 	const long = time.Hour
