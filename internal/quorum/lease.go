@@ -139,7 +139,6 @@ func (u *Lease) checkMajority() {
 func (u *Lease) partRenewed() {
 	now := time.Now()
 	spec := &u.lock.spec
-	since := u.since
 	u.mu.Lock()
 	if u.state != leaseHeld {
 		u.mu.Unlock()
@@ -154,7 +153,7 @@ func (u *Lease) partRenewed() {
 	for i := range u.members {
 		s := &u.members[i]
 		if s.state != memberAsking && !s.live(now) && now.Sub(s.askedAt) >= spec.TTL/4 && // a renewal may be a little early
-			(spec.MaxLifetime == 0 || now.Sub(since)+spec.TTL <= spec.MaxLifetime) {
+			(spec.MaxLifetime == 0 || now.Sub(u.since)+spec.TTL <= spec.MaxLifetime) {
 			s.askedAt = now // so that no other goroutine asks as well
 			vacant = append(vacant, i)
 		}
@@ -186,7 +185,8 @@ func (u *Lease) endLocked(err error) (endContexts func()) {
 	return u.lifecycle.End(err)
 }
 
-// giveUp ends the lease and releases what there is of it in the background. It reports whether the lease had not ended before.
+// giveUp ends the lease and releases what there is of it in the background. A lease that is not renewed and was lost ends by itself or by
+// Release, since another process may have adopted it. giveUp reports whether the lease had not ended before.
 func (u *Lease) giveUp(err error) bool {
 	u.mu.Lock()
 	if u.state.ended() {
@@ -194,7 +194,7 @@ func (u *Lease) giveUp(err error) bool {
 		return false
 	}
 	u.deadlineLocked()
-	keep := u.keepsPartsLocked()
+	keep, leave := u.keepsPartsLocked(), u.lock.spec.NoRenewal && errors.Is(err, server.ErrLost)
 	endContexts := u.endLocked(err)
 	parts := u.partsLocked()
 	u.mu.Unlock()
@@ -203,12 +203,14 @@ func (u *Lease) giveUp(err error) bool {
 	for _, part := range parts {
 		if keep {
 			part.Detach()
-		} else {
+		} else if !leave {
 			part.Abandon()
 		}
 	}
 	u.onTimer(time.Now())
-	u.cleanUp()
+	if !leave {
+		u.cleanUp()
+	}
 	return true
 }
 
@@ -295,6 +297,7 @@ func (u *Lease) Release(ctx context.Context) error {
 		for _, part := range parts {
 			part.Abandon() // the holder has stopped by now
 		}
+		u.cleanUp()
 		if err := u.Err(); !errors.Is(err, server.ErrReleased) {
 			return err
 		}

@@ -504,6 +504,20 @@ func TestReleaseOfAdoptedLeaseWithPartThatDoesNotCount(t *testing.T) {
 	}
 }
 
+// TestAdoptedLeaseOutlastsTheFormerHolders lets the time of a lease pass that is not renewed and that another process has adopted.
+func TestAdoptedLeaseOutlastsTheFormerHolders(t *testing.T) {
+	inBubble(t, 3, func(s *fixture) {
+		_, keepers := s.process(nil)
+		first := s.try(s.lock(keepers, withoutRenewal))
+		time.Sleep(ttl / 2)
+		second := must.Get(s.lock(s.keepers).Adopt(s.Context(), first.token))(s)
+		s.ends(first.Done())
+		time.Sleep(ttl)
+		s.wantOwned(first.token, 0, 1, 2)
+		s.must(second.Release(s.Context()))
+	})
+}
+
 // TestGrantAsRequestIsGivenUp lets a grant be reported just after the lease has ended and its unanswered request was given up. A grant whose
 // caller is not unblocked yet (see delivered in package lease) is not found by onTimer.
 func TestGrantAsRequestIsGivenUp(t *testing.T) {

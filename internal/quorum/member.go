@@ -196,10 +196,9 @@ func (u *Lease) cleanUp() {
 	if u.keepsPartsLocked() {
 		return
 	}
-	until := time.Now().Add(max(u.lock.spec.TTL, u.ttl))
 	for i, l := range u.lock.locks {
 		if s := &u.members[i]; s.inDoubt && !s.unanswered() && s.part == nil && s.cleanup == nil {
-			s.cleanup = l.CleanUp(u.token, u, until)
+			s.cleanup = l.CleanUp(u.token, u, time.Now().Add(max(u.lock.spec.TTL, u.ttl)))
 		}
 	}
 }
