@@ -201,6 +201,23 @@ func TestAnswerLostWhileHeld(t *testing.T) {
 	})
 }
 
+// TestCopyOfRequestForLostPart lets a copy of a request arrive after the lease has ended, at a server that has lost the part which the request
+// led to, and has granted another one since.
+func TestCopyOfRequestForLostPart(t *testing.T) {
+	inBubble(t, 3, func(s *fixture) {
+		l := s.lock(s.keepers)
+		s.connect(l)
+		s.nets[2].Break(lua.Redlock.Acquire.SHA, 1, faultnet.CutReply|faultnet.Copy)
+		u := s.try(l)
+		s.servers[2].FlushAll()
+		time.Sleep(2 * ttl)
+		s.wantOwned(u.token, 0, 1, 2)
+		s.release(u)
+		s.must(s.nets[2].Replay())
+		s.wantOwned("", 0, 1, 2)
+	})
+}
+
 // TestCloseWithMemberInDoubt checks that closing any of the keepers releases the lease at all servers, also at one whose answer
 // was lost, and keeps later copies of the request from being granted there.
 func TestCloseWithMemberInDoubt(t *testing.T) {

@@ -63,7 +63,8 @@ func (s *member) currentCleanup() *lease.Cleanup {
 // ask sends a server a request for the lease.
 func (u *Lease) ask(i int) {
 	u.mu.Lock()
-	inDoubt := u.members[i].inDoubt
+	part := u.members[i].part // lost by now
+	inDoubt := u.members[i].inDoubt || part != nil && part.InDoubt()
 	u.mu.Unlock()
 	r := u.lock.locks[i].NewTokenRequest(u.token, u.since, u, inDoubt)
 	u.mu.Lock()
