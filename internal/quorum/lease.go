@@ -89,20 +89,17 @@ func (u *Lease) unregister() {
 	}
 }
 
-// KeeperClosed releases the lease, because one of its parts is not renewed any more, or ends await, or bounds releaseParts. It implements
-// keeper.CloseObserver.
+// KeeperClosed releases the lease, because one of its parts is not renewed any more, or ends await, or bounds releaseParts. The parts of an
+// adoption are let go now, as Close releases what it finds. It implements keeper.CloseObserver.
 func (u *Lease) KeeperClosed() {
 	u.mu.Lock()
 	u.keeperClosed = true
-	held := u.state == leaseHeld
+	held, adopting := u.state == leaseHeld, u.keepsPartsLocked()
 	u.mu.Unlock()
-	if !held {
-		u.notify()
-		return
-	}
-	if u.giveUp(u.lock.released) {
+	if (held || adopting) && u.giveUp(u.lock.released) && held {
 		u.observe(lease.Released, nil)
 	}
+	u.notify()
 }
 
 // LeaseEvent handles what happened to one of the parts. It implements lease.Observer.

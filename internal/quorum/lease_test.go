@@ -497,6 +497,23 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
+// TestCloseDuringAdopt closes a keeper whose server has answered the adoption, while the others have not.
+func TestCloseDuringAdopt(t *testing.T) {
+	inBubble(t, 3, func(s *fixture) {
+		_, keepers := s.process(nil)
+		first := s.try(s.lock(keepers))
+		l := s.lock(s.keepers)
+		s.connect(s.lock(s.keepers, func(spec *Spec) { spec.Name = "another" }))
+		s.nets[1].Delay(serverTimeout / 2)
+		s.nets[2].Delay(serverTimeout / 2)
+		time.AfterFunc(serverTimeout/4, func() { _ = s.keepers[0].Close() })
+		_, err := l.Adopt(s.Context(), first.token)
+		s.wantError(err, server.ErrClosed)
+		s.wantOwned(first.token, 0, 1, 2)
+		s.release(first)
+	})
+}
+
 // TestReleaseOfAdoptedLeaseWithPartThatDoesNotCount releases an adopted lease of which one server was not counted, though it has the token.
 func TestReleaseOfAdoptedLeaseWithPartThatDoesNotCount(t *testing.T) {
 	const long = time.Hour
