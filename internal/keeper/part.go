@@ -69,7 +69,6 @@ type TokenRequest struct {
 	request  request
 	server   int // for the receiver
 	receiver TokenReceiver
-	least    int64 // the least fence that the token names; 0: none
 }
 
 // TokenReceiver receives the outcome of a TokenRequest, without any mutex of this package held. Server is the argument of Send.
@@ -97,9 +96,6 @@ func (l *Lock) NewTokenRequest(token string, since time.Time, observer lease.Obs
 	// It is registered under the token. A serial in it may be of another keeper, and so equal to one of this keeper's.
 	r.lock, r.Lease = l, l.NewLease(token, token, c, nil)
 	r.Bind(r, observer)
-	if parsed, _ := protocol.ParseToken(token); parsed.Flags == protocol.FlagLeastFence {
-		t.least = parsed.Number
-	}
 	if _, closed := l.k.Messages.Register(r.Serial(), r, nil, "", true); closed {
 		return nil
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/keeper"
@@ -211,6 +212,23 @@ func TestAnswerOfServerRaisingItsFence(t *testing.T) {
 		if err := u.answersLocked()[0]; !errors.Is(err, server.ErrNoAnswer) {
 			t.Errorf("after ServerTimeout: %v", err)
 		}
+	})
+}
+
+// TestTurnsOfLocksThatPollDifferently checks that a caller whose turn follows that of a lock with shorter pauses knows that the lock is held.
+func TestTurnsOfLocksThatPollDifferently(t *testing.T) {
+	inBubble(t, 3, func(s *fixture) {
+		l := s.lock(s.keepers, func(spec *Spec) { spec.MaxRetryDelay = 10 * time.Second })
+		s.connect(l)
+		s.occupy(0, 1, 2)
+		first, cancel := context.WithTimeout(s.Context(), ttl)
+		defer cancel()
+		go func() { _, _ = s.lock(s.keepers).Acquire(first) }()
+		synctest.Wait()
+		second, end := context.WithCancel(s.Context())
+		time.AfterFunc(30*time.Second, end)
+		_, err := l.Acquire(second)
+		s.wantError(err, server.ErrNotAcquired)
 	})
 }
 

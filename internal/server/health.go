@@ -20,7 +20,7 @@ const (
 // contention from an outage. Callers of this process that wait locally for the same name share one. It is safe for
 // concurrent use.
 type Health struct {
-	MaxAge time.Duration // how old the last answer may be before the server counts as unavailable
+	MaxAge time.Duration // how old the last answer may be before the server counts as unavailable; shared: guarded by mu
 
 	mu       sync.Mutex   // guards the fields below
 	answered time.Time    // when the most recent answered request was sent
@@ -39,6 +39,13 @@ func (sh *Health) Sent(at time.Time) {
 		sh.inFlight = sh.inline[:0]
 	}
 	sh.inFlight = append(sh.inFlight, at)
+}
+
+// SetMaxAge changes MaxAge: the requests that follow are those of a caller with other pauses.
+func (sh *Health) SetMaxAge(age time.Duration) {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	sh.MaxAge = age
 }
 
 func (sh *Health) endLocked(at time.Time) {

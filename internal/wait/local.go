@@ -55,6 +55,7 @@ func (w *Local) Wait(ctx context.Context, key string, maxAge time.Duration, sinc
 	for waiting := true; waiting; {
 		select {
 		case <-turn:
+			q.health.SetMaxAge(maxAge)
 			if err := q.health.Exhausted(w.s.Config.Retry, since, time.Now()); err != nil {
 				w.Leave(key)
 				return nil, err
