@@ -2,6 +2,8 @@ package httplimit
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"time"
@@ -121,7 +123,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}()
 	response, err := t.base.RoundTrip(r.WithContext(lease.Context(r.Context())))
 	if err != nil {
-		return nil, err
+		return nil, whyEnded(err, lease)
 	}
 	t.pauseFor(response)
 	if response.Body != nil {
@@ -175,6 +177,20 @@ func holding(b io.ReadCloser, lease *lockkeeper.Lease) io.ReadCloser {
 type body struct {
 	io.ReadCloser
 	lease *lockkeeper.Lease
+}
+
+// Read implements io.Reader.
+func (b *body) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	return n, whyEnded(err, b.lease)
+}
+
+// whyEnded adds to the error of a request that its lease was lost. HTTP/2 says only that the context was canceled, not the cause.
+func whyEnded(err error, lease *lockkeeper.Lease) error {
+	if err == nil || err == io.EOF || errors.Is(err, lockkeeper.ErrLost) || !errors.Is(lease.Err(), lockkeeper.ErrLost) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", lease.Err(), err)
 }
 
 // Close closes the body and releases the lease. Calling it again does nothing to the lease.

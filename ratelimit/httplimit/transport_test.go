@@ -269,29 +269,33 @@ func TestWaitsForWindow(t *testing.T) {
 
 func TestLostLeaseEndsRequest(t *testing.T) {
 	for _, begun := range []bool{false, true} { // the response, when the lease is lost
-		redis := lockkeepertest.New(t)
-		permits := must.Get(ratelimit.NewConcurrent(redis.Keeper(t, nil), "api", 1000, time.Second, 1, &ratelimit.ConcurrentOptions{TTL: 300 * time.Millisecond}))(t)
-		reached := make(chan struct{})
-		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if begun {
-				_ = http.NewResponseController(w).Flush()
+		for _, http2 := range []bool{false, true} { // which does not tell the cause of the context
+			redis := lockkeepertest.New(t)
+			permits := must.Get(ratelimit.NewConcurrent(redis.Keeper(t, nil), "api", 1000, time.Second, 1, &ratelimit.ConcurrentOptions{TTL: 300 * time.Millisecond}))(t)
+			reached := make(chan struct{})
+			server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if begun {
+					_ = http.NewResponseController(w).Flush()
+				}
+				close(reached)
+				<-r.Context().Done()
+			}))
+			server.EnableHTTP2 = http2
+			server.StartTLS()
+			go func() {
+				<-reached
+				redis.Flush(t)
+			}()
+			client := &http.Client{Transport: newTransport(t, permits, server.Client().Transport, nil)}
+			response, err := client.Get(server.URL)
+			if begun && err == nil {
+				_, err = io.ReadAll(response.Body)
+				_ = response.Body.Close()
 			}
-			close(reached)
-			<-r.Context().Done()
-		}))
-		go func() {
-			<-reached
-			redis.Flush(t)
-		}()
-		client := &http.Client{Transport: newTransport(t, permits, nil, nil)}
-		response, err := client.Get(server.URL)
-		if begun && err == nil {
-			_, err = io.ReadAll(response.Body)
-			_ = response.Body.Close()
+			check.Is(t, err, lockkeeper.ErrLost, "the error")
+			client.CloseIdleConnections()
+			server.Close()
 		}
-		check.Is(t, err, lockkeeper.ErrLost, "the error")
-		client.CloseIdleConnections()
-		server.Close()
 	}
 }
 
