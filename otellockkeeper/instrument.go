@@ -42,6 +42,7 @@ import (
 	"errors"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"time"
 	"weak"
@@ -253,7 +254,7 @@ func (t *telemetry) observeGauges(m metric.Meter, held, waiting metric.Int64Obse
 func (t *telemetry) of(e *lockkeeper.Event) *series {
 	key := seriesKey{kind: e.Kind, mode: e.Mode}
 	if t.name != nil {
-		key.name = t.name(e.Kind, e.Name)
+		key.name = valid(t.name(e.Kind, e.Name))
 	}
 	return t.series.get(key)
 }
@@ -291,14 +292,17 @@ func (t *telemetry) describe(span trace.Span, e *lockkeeper.Event, o outcome) {
 	}
 	if o.errorType != "" {
 		span.SetAttributes(attribute.String("error.type", o.errorType))
-		span.SetStatus(codes.Error, e.Err.Error())
+		span.SetStatus(codes.Error, valid(e.Err.Error()))
 	}
 }
+
+// valid replaces bytes that are not UTF-8. With one such text OTLP refuses a whole batch, with the spans and metrics of others.
+func valid(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }
 
 // lockAttributes are those of a span or of an event of a span.
 func lockAttributes(e *lockkeeper.Event) []attribute.KeyValue {
 	list := make([]attribute.KeyValue, 0, 4)
-	list = append(list, attribute.String("lockkeeper.kind", string(e.Kind)), attribute.String("lockkeeper.name", e.Name))
+	list = append(list, attribute.String("lockkeeper.kind", string(e.Kind)), attribute.String("lockkeeper.name", valid(e.Name)))
 	if e.Mode != "" {
 		list = append(list, attribute.String("lockkeeper.mode", e.Mode))
 	}
@@ -334,7 +338,7 @@ func (t *telemetry) lost(e lockkeeper.Event) {
 	if span := trace.SpanFromContext(e.Context); span.IsRecording() {
 		list := append(lockAttributes(&e), attribute.String("lockkeeper.reason", reason), attribute.Int64("lockkeeper.fence", int64(e.Fence)))
 		if e.Err != nil {
-			list = append(list, attribute.String("error.message", e.Err.Error()))
+			list = append(list, attribute.String("error.message", valid(e.Err.Error())))
 		}
 		span.AddEvent("lockkeeper.lost", trace.WithAttributes(list...))
 	}

@@ -435,6 +435,18 @@ func TestNamesAreOptIn(t *testing.T) {
 	})
 }
 
+// With one text that is not UTF-8, OTLP refuses a whole batch.
+func TestTextsAreUTF8(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *lockkeepertest.Server, o *telemetry) {
+		k := o.keeper(t, s, nil, otellockkeeper.WithName(func(_ lockkeeper.Kind, name string) string { return name }))
+		must(0, must(mutex.New(k, "a\xff", nil)).Do(t.Context(), func(context.Context, uint64) error { return nil }))
+		if got := text(o.last(t, "lockkeeper.acquire").Attributes(), " "); !strings.HasPrefix(got, "kind=mutex name=a\uFFFD ") {
+			t.Errorf("%q", got)
+		}
+		o.require(t, []string{"acquire.duration"}, map[string]string{"acquire.duration{kind=mutex,name=a\uFFFD,result=acquired}": "1, 0s"})
+	})
+}
+
 func TestSpans(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *lockkeepertest.Server, o *telemetry) {
 		k := o.keeper(t, s, &lockkeeper.Options{Retry: lockkeeper.RetryPolicy{MaxElapsed: time.Second}})
