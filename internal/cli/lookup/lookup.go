@@ -116,7 +116,7 @@ func One(ctx context.Context, inspect Inspect, kind lockkeeper.Kind, name string
 		switch {
 		case Contended(i):
 			contended = append(contended, i)
-		case i.Fence != 0 || i.Limits != nil:
+		case i.Fence != 0 || i.Limits != nil || i.RunAgainIn != 0: // the record of a job can outlast the metadata
 			used = append(used, i)
 		}
 	}

@@ -36,6 +36,7 @@ func TestOneFindsTheKind(t *testing.T) {
 		"held":             {locks{"fair": held}, "", "fair", 0, ""},
 		"waited_for":       {locks{"rwlock": waited, "fair": used, "mutex": used}, "", "rwlock", 0, ""},
 		"used":             {locks{"semaphore": limited}, "", "semaphore", 0, ""},
+		"done":             {locks{"once": admin.LockState{RunAgainIn: 1}}, "", "once", 0, ""},
 		"none":             {locks{}, "", "", exit.NotFound, "nobody holds it"},
 		"none_of_the_kind": {locks{"fair": held}, "mutex", "", exit.NotFound, "no mutex"},
 		"several":          {locks{"fair": held, "semaphore": waited}, "", "", exit.Usage, "fair, semaphore; choose one with --kind"},
