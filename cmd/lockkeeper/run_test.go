@@ -218,6 +218,20 @@ func TestSignalsForwarded(t *testing.T) {
 	isFree(t, rdb, "lock:x")
 }
 
+// A hangup ends neither lockkeeper nor the command if both ignore it.
+func TestNohup(t *testing.T) {
+	t.Parallel()
+	_, url := server(t)
+	c := runner(t, url)("x", "--", "sh", "-c", `: >ready; while ! [ -e go ]; do sleep 0.05; done`)
+	c.Path, c.Args = "/bin/sh", append([]string{"sh", "-c", `trap '' HUP; exec "$0" "$@"`, c.Path}, c.Args[1:]...)
+	c.Dir = t.TempDir()
+	c.starts().creates("ready")
+	c.signals(syscall.SIGHUP)
+	time.Sleep(200 * time.Millisecond)
+	c.finds("go")
+	c.waits(0)
+}
+
 // The child ignores SIGTERM, and has a child of its own.
 func TestLostLockEndsProcessGroup(t *testing.T) {
 	t.Parallel()

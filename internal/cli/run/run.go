@@ -40,8 +40,9 @@ const help = `Run a command while holding the lock NAME.
 
 The lock is renewed while the command runs, and released when it ends. The command gets
 the standard streams and the environment of lockkeeper, and the variables
-LOCKKEEPER_NAME, LOCKKEEPER_TOKEN and LOCKKEEPER_FENCE. Signals are forwarded to it. The
-exit code is the one of the command.
+LOCKKEEPER_NAME, LOCKKEEPER_TOKEN and LOCKKEEPER_FENCE. Signals are forwarded to it, but
+not those that lockkeeper was started to ignore, as with nohup. The exit code is the one
+of the command.
 
 Kinds of locks (--kind):
   mutex      one command at a time
@@ -228,7 +229,7 @@ func (o *options) run(c *cobra.Command, name string, command []string) error {
 		urls = []string{""}
 	}
 	signals := make(chan os.Signal, 16)
-	signal.Notify(signals, process.Forwarded...)
+	process.Notify(signals, process.Forwarded...)
 	defer signal.Stop(signals)
 	var ks []*lockkeeper.Keeper
 	for _, raw := range urls {
