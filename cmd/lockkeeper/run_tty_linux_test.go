@@ -129,3 +129,19 @@ func TestPipelineKeepsForegroundGroup(t *testing.T) {
 	c.finds("go")
 	c.waits(0)
 }
+
+// A script without its first line is found, but cannot be executed.
+func TestForegroundGroupAfterCommandThatCannotRun(t *testing.T) {
+	t.Parallel()
+	_, url := server(t)
+	c := runner(t, url)("x", "--", "./script")
+	c.Dir = t.TempDir()
+	must.OK(t, os.WriteFile(c.Dir+"/script", []byte("true\n"), 0o700))
+	c.Path, c.Args = "/bin/sh", append([]string{"sh", "-c", `"$0" "$@"; read line && exit 7`, c.Path}, c.Args[1:]...)
+	x := onTerminal(t, c)
+	x.shows("cannot be run")
+	x.types("\n") // which only the foreground can read
+	if s := x.state(c); s.ExitStatus() != 7 {
+		t.Errorf("the status is %v", s)
+	}
+}

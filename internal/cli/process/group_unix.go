@@ -53,6 +53,10 @@ func Start(cmd *exec.Cmd) (*Group, error) {
 	// The parent-death signal is sent when the thread that started the child ends.
 	runtime.LockOSThread()
 	if err := cmd.Start(); err != nil {
+		if g.tty >= 0 { // the child took the terminal before it failed
+			_ = unix.IoctlSetPointerInt(g.tty, unix.TIOCSPGRP, syscall.Getpgrp())
+		}
+		g.Restore()
 		return nil, err
 	}
 	g.id = cmd.Process.Pid
