@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
@@ -111,6 +112,30 @@ func TestCtrlZStopsRunAndCommand(t *testing.T) {
 		t.Errorf("the status is %v", s)
 	}
 	isFree(t, rdb, "lock:x")
+}
+
+// In a pipeline control-Z reaches lockkeeper, but not the command, which is in another group. It must not go on without the lock.
+func TestCommandStopsWithLockkeeper(t *testing.T) {
+	t.Parallel()
+	_, url := server(t)
+	c := runner(t, url)("x", "--", "sh", "-c", `while :; do : >alive; sleep 0.02; done`)
+	c.Dir = t.TempDir()
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	c.starts().creates("alive")
+	for range 2 {
+		c.signals(syscall.SIGTSTP)
+		if s := (&terminal{T: t}).state(c); !s.Stopped() {
+			t.Fatalf("not stopped: %v", s)
+		}
+		must.OK(t, os.Remove(c.Dir+"/alive"))
+		time.Sleep(100 * time.Millisecond)
+		if _, err := os.Stat(c.Dir + "/alive"); err == nil {
+			t.Error("the command goes on")
+		}
+		c.signals(syscall.SIGCONT)
+		c.creates("alive")
+	}
+	c.isEndedBy(syscall.SIGTERM)
 }
 
 // The reader of the pipe may be a pager, which needs the foreground group.

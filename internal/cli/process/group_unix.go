@@ -60,6 +60,7 @@ func Start(cmd *exec.Cmd) (*Group, error) {
 		return nil, err
 	}
 	g.id = cmd.Process.Pid
+	go g.stopTogether()
 	return g, nil
 }
 
@@ -108,6 +109,20 @@ func (g *Group) Wait(*exec.Cmd) error {
 			case syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU:
 				g.stop()
 			}
+		}
+	}
+}
+
+// stopTogether stops the command when lockkeeper alone is asked to stop: it must not go on while nobody renews its lock. In a pipeline
+// control-Z asks lockkeeper, but not the command, which is in another group. In the group of the session's leader nobody could continue
+// them, so that the request is ignored, as the system does. It ends with the process.
+func (g *Group) stopTogether() {
+	asked := make(chan os.Signal, 1)
+	signal.Notify(asked, syscall.SIGTSTP)
+	for range asked {
+		if session, err := unix.Getsid(0); err == nil && session != syscall.Getpgrp() {
+			g.Signal(syscall.SIGSTOP)
+			g.stop()
 		}
 	}
 }
