@@ -253,3 +253,19 @@ func TestLostLockEndsProcessGroup(t *testing.T) {
 		t.Error("the grandchild was not killed")
 	}
 }
+
+// The command ends at once, but what it has started has the whole grace for its cleanup.
+func TestLostLockGivesGraceToProcessGroup(t *testing.T) {
+	t.Parallel()
+	rdb, url := server(t)
+	const script = `(trap 'sleep 0.3; echo cleaned; exit' TERM; : >ready; while :; do sleep 0.02; done) & trap 'exit 1' TERM; wait`
+	c := runner(t, url, "--ttl", "600ms", "--grace", "20s")("x", "--", "sh", "-c", script)
+	c.Dir = t.TempDir()
+	c.starts().creates("ready")
+	start := time.Now()
+	rdb.Del(ctx, "lock:x")
+	c.waits(exit.Lost, "lost").prints("cleaned")
+	if d := time.Since(start); d > 10*time.Second {
+		t.Errorf("it took %v", d)
+	}
+}

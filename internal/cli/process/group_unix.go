@@ -72,6 +72,9 @@ func isPipe(f *os.File) bool {
 // Signal sends a signal to all processes of the group.
 func (g *Group) Signal(s syscall.Signal) { _ = syscall.Kill(-g.id, s) }
 
+// Ended reports whether the group has no processes.
+func (g *Group) Ended() bool { return errors.Is(syscall.Kill(-g.id, 0), syscall.ESRCH) }
+
 // reclaimTerminal makes lockkeeper the foreground group again, unless another group, such as the shell, is in the foreground.
 func (g *Group) reclaimTerminal() {
 	if foreground, err := unix.IoctlGetInt(g.tty, unix.TIOCGPGRP); err == nil && foreground == g.id {

@@ -31,6 +31,9 @@ func Start(cmd *exec.Cmd) (*Group, error) {
 // Signal kills the process, whatever the signal.
 func (g *Group) Signal(syscall.Signal) { _ = g.process.Kill() }
 
+// Ended is called after Wait has returned.
+func (g *Group) Ended() bool { return true }
+
 // Restore does nothing.
 func (g *Group) Restore() {}
 

@@ -46,16 +46,23 @@ func (o *options) supervise(path string, command []string, lease *held, signals 
 	defer group.Restore()
 	ended := make(chan error, 1)
 	go func() { ended <- group.Wait(cmd) }()
-	var kill <-chan time.Time
+	var kill, others <-chan time.Time
+	killed := false
 	done := lease.done
 	for {
 		select {
 		case err := <-ended:
-			if lost != nil {
-				group.Signal(syscall.SIGKILL) // processes that the command has left behind
+			if lost == nil {
+				return err, nil
+			}
+			if killed {
 				return nil, lost
 			}
-			return err, nil
+			others = time.Tick(20 * time.Millisecond) // processes that the command has left behind have the rest of the grace
+		case <-others:
+			if group.Ended() {
+				return nil, lost
+			}
 		case <-done:
 			done = nil
 			lost = lease.err()
@@ -64,6 +71,10 @@ func (o *options) supervise(path string, command []string, lease *held, signals 
 			kill = time.After(o.grace)
 		case <-kill:
 			group.Signal(syscall.SIGKILL)
+			killed = true
+			if others != nil {
+				return nil, lost
+			}
 		case s := <-signals:
 			_ = cmd.Process.Signal(s)
 		}
