@@ -121,7 +121,7 @@ func (g *Group) Wait(*exec.Cmd) error {
 // them, so that the request is ignored, as the system does. It ends with the process.
 func (g *Group) stopTogether() {
 	asked := make(chan os.Signal, 1)
-	signal.Notify(asked, syscall.SIGTSTP)
+	Notify(asked, syscall.SIGTSTP)
 	for range asked {
 		if session, err := unix.Getsid(0); err == nil && session != syscall.Getpgrp() {
 			g.Signal(syscall.SIGSTOP)
