@@ -59,7 +59,7 @@ func (c *Claim) held(r *Rules, now Instant, e *Event, out *Effects) {
 	case Extended:
 		c.extended(r, now, e, out)
 	case TTLSet:
-		c.ttl, c.renewAt, c.metadataAt = e.TTL, now, now.Add(-r.MetadataTTL) // the metadata notes a ttl longer than the token says
+		c.ttl, c.longest, c.renewAt, c.metadataAt = e.TTL, max(c.longest, e.TTL), now, now.Add(-r.MetadataTTL) // to note a ttl longer than the token's
 		c.arm(out)
 	case RenewalWanted:
 		if !r.NoRenewal {

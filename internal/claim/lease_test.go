@@ -283,6 +283,9 @@ func TestRelease(t *testing.T) {
 		{60_098, Event{Kind: ReleaseFailed, Outcome: InDoubt, Retryable: true, Pause: time.Millisecond}, Releasing, "Timer=60099"},
 		{60_100, Event{Kind: ReleaseFailed, Outcome: InDoubt, Retryable: true, Pause: time.Millisecond}, Over, "Finished StopTimer"},
 	}, hasAnswer(None))
+	check(t, "a part may last for the longer ttl that its renewals ask for", after(held(), step{e: Event{Kind: TTLSet, TTL: 60_000}}, released), []step{
+		{60_098, Event{Kind: ReleaseFailed, Outcome: InDoubt, Retryable: true, Pause: time.Millisecond}, Releasing, "Timer=60099"},
+	})
 	check(t, "a renewal is under way, which is waited for", after(held(), due), []step{
 		{3_200, Event{Kind: Released, Until: at(60_000)}, Releasing, "End Release StopTimer"},
 		{3_210, Event{Kind: ReleaseReplied, Code: Granted, QueueEmpty: true}, Over, "StopTimer"},
