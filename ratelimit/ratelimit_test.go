@@ -292,6 +292,21 @@ func TestSetLimitBack(t *testing.T) {
 	}
 }
 
+// TestSetLimitOfLongWindow: the limit stays in force for a window after the last use.
+func TestSetLimitOfLongWindow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const day = 24 * time.Hour
+		l := must.Get(ratelimit.New(lockkeepertest.New(t).Keeper(t, nil), "api", 5, day, nil))(t)
+		must.OK(t, l.SetLimit(t.Context(), 2))
+		time.Sleep(day / 5)
+		must.OK(t, l.WaitN(t.Context(), 2))
+		time.Sleep(day - time.Second)
+		if r, err := l.Allow(t.Context()); err != nil || r.Allowed || r.Limit != 2 {
+			t.Errorf("within a window of two permits under a limit of two: %+v, %v", r, err)
+		}
+	})
+}
+
 func requirePause(t *testing.T, l *ratelimit.Limiter, d time.Duration) {
 	t.Helper()
 	must.OK(t, l.Pause(t.Context(), d))

@@ -60,7 +60,7 @@ func (k *Keeper) Lock(spec Spec) (*Lock, error) {
 	shared := server.Spec{Scripts: spec.Scripts, Name: spec.Name, MetadataTTL: k.Config.MetadataTTL}
 	if spec.Limits != nil {
 		shared.PolicyArg = spec.Limits.policyArg()
-		shared.MetadataTTL += spec.Limits.Per
+		shared.MetadataTTL += 2 * spec.Limits.Per // half of this may have passed at the last use
 		if spec.Limits.clockOnly() {
 			spec.TTL = k.Config.HeartbeatTimeout // of a grant by a message, until it is confirmed
 		}

@@ -272,10 +272,10 @@ func keysExpire(w *World) {
 	lease := w.hold(p.Lock("x", withoutRenewal, withTTL(time.Minute)))
 	w.checkKeyExpiry("x", time.Minute)
 	left := must.Get(w.admin.PTTL(w.ctx(), w.metaKey("x")).Result())(w)
-	want := idle + time.Minute + w.P.Window
+	want := idle + time.Minute + 2*w.P.Window
 	d := left - want
 	check.That(w, d <= 5*time.Millisecond && d >= -w.slack()-5*time.Millisecond,
-		"the metadata expires in %v, want MetadataTTL, the ttl and the window, %v", left, want)
+		"the metadata expires in %v, want MetadataTTL, the ttl and two windows, %v", left, want)
 	if !w.P.MajorityLock {
 		ctx, cancel := context.WithCancel(w.ctx())
 		waits := w.acquireAsync(ctx, 1, p.Lock("x").Lock)
