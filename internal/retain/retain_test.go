@@ -330,7 +330,8 @@ func TestStockRefused(t *testing.T) {
 		{"none for one caller", 1, 1, 0, 30 * time.Millisecond, 0, 30 * time.Millisecond},
 		{"for long", 1, 1, 0, time.Hour, 0, ahead},
 		{"for a moment", 1, 1, 0, time.Microsecond, 0, ahead / 8},
-		{"others are queued", 100, 1, 100, 0, 0, ahead / 8},
+		{"others are queued", 100, 1, 100, time.Hour, 1, 0},
+		{"others are queued before one caller", 1, 1, 100, 0, 0, ahead / 8},
 	} {
 		s := NewStock(ahead)
 		s.Used(now, 1000)

@@ -59,11 +59,11 @@ const pause = 8
 // after that time. If again is positive, that many are to be requested now; else callers who need as many, or more, are refused for d.
 func (s *Stock) Refused(size, need, remaining int64, after time.Duration) (again int64, d time.Duration) {
 	switch half := (remaining + 1) / 2; {
-	case size == need || remaining >= size: // in the latter case others are queued, and nobody passes them
-	case half >= need:
+	case size == need:
+	case half >= need && remaining < size:
 		s.most = half
 		return half, 0
-	default:
+	default: // also if others are queued, whom nobody passes: the answer is to be about what is needed
 		s.most = 1
 		return need, 0
 	}
