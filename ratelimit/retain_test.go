@@ -332,6 +332,24 @@ func TestRetainOutage(t *testing.T) {
 	})
 }
 
+// TestRetainOfSlowServer: while answers take longer than a block may be used, the process asks for each call alone.
+func TestRetainOfSlowServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, l := ahead(t, 1000, 1)
+		l[0].allows(t, 50)
+		s.SlowAnswers(settling)
+		start := time.Now()
+		for range 8 {
+			must.Get(l[0].AllowN(t.Context(), 50))(t) // so that a block is worth while
+			l[0].allows(t, 1)
+		}
+		if n := time.Since(start) / settling; n > 24 {
+			t.Errorf("%d round trips for 16 calls", n)
+		}
+		s.Restore()
+	})
+}
+
 func TestRetainEndedContextAndClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, l := ahead(t, 1000, 1)

@@ -26,11 +26,12 @@ type Permits struct {
 	block   atomic.Pointer[block]   // what callers are granted; nil: nothing
 	refusal atomic.Pointer[refusal] // nil: the server has not refused lately
 	waiting atomic.Int32            // callers that wait at the server, whom newcomers may not pass
+	epoch   atomic.Int64            // counts calls of Forget: what the server has said before does not matter any more
 
 	mu    sync.Mutex // guards the fields below
 	stock retain.Stock
-	fetch *fetch // under way; nil: none
-	epoch int    // counts calls of Forget: what the server has said before does not matter any more
+	fetch *fetch        // under way; nil: none
+	late  claim.Instant // until then none begins, since a block came too late to be used
 }
 
 // block is a retain.Block with what the server has said when it was granted.
@@ -119,7 +120,7 @@ func (p *Permits) TryTake(ctx context.Context, t keeper.Terms) (q keeper.Quota, 
 	if q, fence, ok, err := p.decide(ctx, &t, false); ok || err != nil {
 		return q, fence, err
 	}
-	epoch := p.now()
+	epoch := p.epoch.Load()
 	q, fence, err = p.lock.TryTake(ctx, t)
 	if err == nil {
 		p.answered(epoch, int64(t.Number), q, fence)
@@ -134,7 +135,7 @@ func (p *Permits) Take(ctx context.Context, t keeper.Terms) (fence uint64, err e
 	}
 	p.waiting.Add(1)
 	defer p.waiting.Add(-1)
-	epoch := p.now()
+	epoch := p.epoch.Load()
 	if fence, err = p.lock.Take(ctx, t); err == nil {
 		p.answered(epoch, int64(t.Number), keeper.Quota{}, fence)
 	}
@@ -165,13 +166,6 @@ func (p *Permits) decide(ctx context.Context, t *keeper.Terms, wait bool) (q kee
 	o.Starts()
 	o.Ends("", fence, ok, outcome)
 	return q, fence, ok, err
-}
-
-// now returns the epoch.
-func (p *Permits) now() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.epoch
 }
 
 // fetched waits for a block, of which others of this process get permits as well, and grants n permits of it or refuses them. It reports
@@ -214,7 +208,7 @@ func (p *Permits) fetched(ctx context.Context, n int64) (q keeper.Quota, fence u
 // fetchLocked begins to fetch a block for a caller who needs n permits, if one is worth while.
 func (p *Permits) fetchLocked(n int64) *fetch {
 	size := p.stock.Next(p.lock.Keeper().Now(), n, p.limit)
-	if size <= n || !p.lock.Keeper().BeginWork(false) {
+	if size <= n || p.lock.Keeper().Now() < p.late || !p.lock.Keeper().BeginWork(false) {
 		return nil
 	}
 	f := &fetch{done: make(chan struct{})}
@@ -228,7 +222,7 @@ func (p *Permits) run(f *fetch, size, need int64) {
 	defer p.lock.Keeper().EndWork()
 	for again := size; again > 0; {
 		size = again
-		epoch, sent := p.now(), time.Since(p.lock.Keeper().Started())
+		epoch, sent := p.epoch.Load(), time.Since(p.lock.Keeper().Started())
 		q, h, err := p.lock.TryTakeLease(context.Background(), keeper.Terms{Number: int(size), Flags: protocol.FlagBlock})
 		p.mu.Lock()
 		switch {
@@ -236,7 +230,7 @@ func (p *Permits) run(f *fetch, size, need int64) {
 			again = need
 		case err != nil:
 			f.err, again = err, 0
-		case h == nil && epoch == p.epoch:
+		case h == nil && epoch == p.epoch.Load():
 			var d time.Duration
 			if again, d = p.stock.Refused(size, need, int64(q.Remaining), q.RetryAfter); again == 0 {
 				p.refuseLocked(need, q, d)
@@ -246,13 +240,15 @@ func (p *Permits) run(f *fetch, size, need int64) {
 				Block: retain.NewBlock(size, p.lock.Keeper().Started(), sent, p.ahead),
 				lease: h, fence: h.Fence(), quota: q, at: time.Since(p.lock.Keeper().Started()),
 			}
-			if epoch != p.epoch { // a pause may have begun since
+			if epoch != p.epoch.Load() { // a pause may have begun since
 				p.give(b)
 				break
 			}
 			p.stock.Granted(size)
 			p.openLocked(b)
-			again = 0
+			if again = 0; b.at >= b.Ends() {
+				p.late = p.lock.Keeper().Now().Add(20 * p.ahead)
+			}
 		}
 		if again == 0 {
 			p.fetch = nil
@@ -263,14 +259,14 @@ func (p *Permits) run(f *fetch, size, need int64) {
 }
 
 // answered notes the answer to a caller who has asked the server alone, in that epoch.
-func (p *Permits) answered(epoch int, n int64, q keeper.Quota, fence uint64) {
+func (p *Permits) answered(epoch, n int64, q keeper.Quota, fence uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stock.Used(p.lock.Keeper().Now(), n)
 	switch {
 	case fence > 0:
 		p.stock.Granted(n)
-	case q.Limit > 0 && epoch == p.epoch:
+	case q.Limit > 0 && epoch == p.epoch.Load():
 		_, d := p.stock.Refused(n, n, int64(q.Remaining), q.RetryAfter)
 		p.refuseLocked(n, q, d)
 	}
@@ -323,7 +319,7 @@ func (p *Permits) give(b *block) {
 func (p *Permits) Forget() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.epoch++
+	p.epoch.Add(1)
 	p.refusal.Store(nil)
 	p.endLocked(p.block.Swap(nil))
 }
