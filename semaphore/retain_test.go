@@ -143,6 +143,16 @@ func TestRetainedPermitsOfOtherSizes(t *testing.T) {
 	})
 }
 
+// A try finds what the process keeps and nobody uses, also in leases of another size.
+func TestRetainedPermitsTriedInOtherSizes(t *testing.T) {
+	retains(t, 4, func(s *embedded.Server, p, _ *retainer) {
+		p.fill(4)
+		for _, n := range []int{4, 1, 3} {
+			p.Leave(must.Get(p.TryAcquireN(s.Context(), n))(s))
+		}
+	})
+}
+
 func TestRetainedPermitsAreRecalled(t *testing.T) {
 	retains(t, 3, func(s *embedded.Server, p, other *retainer) {
 		p.fill(3)

@@ -300,6 +300,12 @@ func (r *name) decide(ctx context.Context, n, limit int64, wait bool, t keeper.T
 	r.mu.Unlock()
 	giveBackAll(unsuited)
 	if d.does != waitsInside || !wait {
+		if d.does == waitsInside && len(unsuited) > 0 && r.pool.Load().permits+n <= limit { // the process has kept them, and nobody uses them
+			for _, x := range unsuited {
+				x.awaitRelease(ctx)
+			}
+			return r.decide(ctx, n, limit, wait, t)
+		}
 		return d, nil
 	}
 
