@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
+	"github.com/redis/go-redis/v9"
 )
 
 // call makes calls. After twenty of them, the next one is sent in its caller's goroutine.
@@ -82,4 +83,53 @@ func TestInlineCallsEndLikeOthers(t *testing.T) {
 			})
 		}
 	}
+}
+
+// panicAfter is a hook of the application that panics after a command, if it is set.
+type panicAfter struct{ bool }
+
+func (*panicAfter) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (h *panicAfter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if err := next(ctx, cmd); !h.bool {
+			return err
+		}
+		panic("in a hook")
+	}
+}
+func (*panicAfter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// TestInlineCallPanics checks that nothing is left of a call whose caller has recovered from the panic of a hook: no lease, and nothing for which
+// Close would wait.
+func TestInlineCallPanics(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		p, other := b.process(), b.process()
+		hook := &panicAfter{}
+		p.rdb.AddHook(hook)
+		lease := p.hold("x")
+		for _, call := range []func(){
+			func() { _ = lease.Release(background) },
+			func() { _, _ = p.mutex("x").TryLock(background) },
+		} {
+			synctest.Wait()
+			p.call(20)
+			func() {
+				defer func() { _, hook.bool = recover(), false }()
+				hook.bool = true
+				call()
+				b.Error("no panic")
+			}()
+			began := time.Now()
+			b.must(must.Get(other.mutex("x").Lock(background))(b).Release(background))
+			if d := time.Since(began); d > time.Second {
+				b.Errorf("the lock was free after %v", d)
+			}
+		}
+		began := time.Now()
+		if err := p.Close(); err != nil || time.Since(began) > 0 {
+			b.Errorf("Close returned %v after %v", err, time.Since(began))
+		}
+	})
 }

@@ -462,7 +462,7 @@ func (r *request) askFailed(c *askCall, err error) claim.Effects {
 	if c.Err == nil {
 		ev.Outcome = claim.InDoubt // the reply is malformed
 	} else {
-		ev.Retryable = transport.Retryable(err) && !errors.Is(err, transport.ErrQueueFull)
+		ev.Retryable = transport.Retryable(err) && !errors.Is(err, transport.ErrQueueFull) && !errors.Is(err, transport.ErrPanicked)
 		ev.Exhausted = c.health.Exhausted(r.lock.k.Config.Retry, r.since, time.Now()) != nil
 	}
 	return r.Step(ev, err)

@@ -52,7 +52,9 @@ func (t *Transport) exchange(ctx context.Context, s *sender, end EndReceiver) (s
 	}
 	var pipelineErr error
 	if s.own != nil {
+		s.own.hooks = true
 		s.own.process(ctx, s.cmds[0], end)
+		s.own.hooks = false
 	} else {
 		_ = s.pipe.BatchProcess(ctx, s.cmds...)
 		_, pipelineErr = s.pipe.Exec(ctx)

@@ -85,9 +85,7 @@ func Malformed(err error) bool {
 func SlotMigrates(err error) bool { return isRedis(err) && strings.Contains(err.Error(), "TRYAGAIN") }
 
 // WrongType reports whether a key of the lock has another Redis type than the script expects.
-func WrongType(err error) bool {
-	return isRedis(err) && strings.Contains(err.Error(), "WRONGTYPE")
-}
+func WrongType(err error) bool { return isRedis(err) && strings.Contains(err.Error(), "WRONGTYPE") }
 
 func isRedis(err error) bool {
 	if err == nil {

@@ -35,6 +35,9 @@ const (
 // Its Outcome is InDoubt.
 var ErrInterrupted = errors.New("no answer before the wait ended")
 
+// ErrPanicked is the error of a call during which a hook of the application panicked. Its Outcome is InDoubt.
+var ErrPanicked = errors.New("a hook of the client has panicked")
+
 // EndReceiver is notified when the context of a call ends that is sent inline.
 type EndReceiver interface{ ContextEnded(context.Context) }
 
@@ -48,6 +51,7 @@ type ownConn struct {
 	ctx    context.Context          // ends when it is interrupted
 	cancel context.CancelFunc
 	ending sync.WaitGroup // the end of the context of the call that is under way
+	hooks  bool           // a command is passed to the hooks, which have not returned
 }
 
 // newOwnConn returns a connection that is not dialled yet; nil: there can be none for this client.

@@ -74,10 +74,6 @@ type sender struct {
 	own       *ownConn  // that it sends on; nil: on those of the client's pool
 }
 
-func (q *nodeQueue) newSender() *sender {
-	return &sender{wake: make(chan struct{}, 1), pipe: q.t.rdb.Pipeline()}
-}
-
 func (q *nodeQueue) add(call *Call) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -130,6 +126,10 @@ func (q *nodeQueue) sendInline(ctx context.Context, call *Call, end EndReceiver)
 	defer func() { // also if a hook of the application panics
 		q.inline--
 		q.returnOwnLocked(o, usable)
+		if o.hooks {
+			call.Err = ErrPanicked
+			go call.Done.CallDone(call)
+		}
 	}()
 	o.batch = append(o.batch, call)
 	q.exchangeLocked(ctx, &o.sender, end)
@@ -217,7 +217,7 @@ func (q *nodeQueue) wakeSenderLocked() {
 		return
 	}
 	q.senders++
-	q.t.senders.Go(func() { q.runSender(q.newSender()) })
+	q.t.senders.Go(func() { q.runSender(&sender{wake: make(chan struct{}, 1), pipe: q.t.rdb.Pipeline()}) })
 }
 
 // armTimerLocked starts the timer that wakes one more sender, in case all senders hang.
