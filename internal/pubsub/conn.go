@@ -16,7 +16,9 @@ type conn struct {
 	since      time.Time
 	receiving  bool // set by the goroutine that subscribes
 
-	subscribing bool // a command to subscribe is being sent, during which go-redis has a mutex locked; guarded by subscriber.mu
+	// Guarded by subscriber.mu.
+	unsent      []*channel // to be subscribed
+	subscribing bool       // a goroutine is in sendUnsent; while it sends, go-redis has a mutex locked
 }
 
 // connTo returns the connection to the node and opens one if there is none. It returns nil after Close.
@@ -41,13 +43,7 @@ func (s *Subscriber) connTo(node *redis.Client) *conn {
 	return c
 }
 
-// discard closes a connection. Its channels are subscribed again on a new one.
-func (s *Subscriber) discard(c *conn) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.discardLocked(c)
-}
-
+// discardLocked closes a connection. Its channels are subscribed again on a new one.
 func (s *Subscriber) discardLocked(c *conn) {
 	if _, open := s.conns[c]; !open {
 		return
@@ -58,7 +54,7 @@ func (s *Subscriber) discardLocked(c *conn) {
 	}
 	s.failures = max(s.failures+1, s.shortLived)
 	s.cfg.Client.Reload(s.closing)
-	if !c.subscribing { // else subscribeOn closes it
+	if !c.subscribing { // else sendUnsent closes it
 		s.wg.Go(func() { _ = c.sub.Close() }) // may block while go-redis is reconnecting
 	}
 	for _, ch := range s.channels {
@@ -69,19 +65,44 @@ func (s *Subscriber) discardLocked(c *conn) {
 	s.reconnectLocked()
 }
 
-// subscribe sends the command to subscribe to the channels. Sharded channels take one command each, since a command must
-// not name two slots.
-func (c *conn) subscribe(names []string) error {
+// sendUnsent subscribes to the channels that are to be subscribed.
+func (c *conn) sendUnsent() {
 	s := c.subscriber
-	if !s.Sharded() {
-		return c.sub.Subscribe(s.closing, names...)
-	}
-	for _, name := range names {
-		if err := c.sub.SSubscribe(s.closing, name); err != nil {
-			return err
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	isOpen := func() bool { _, open := s.conns[c]; return open }
+	for isOpen() && len(c.unsent) > 0 {
+		channels := c.unsent
+		c.unsent = nil
+		timeout, stop := context.WithTimeout(s.closing, ackTimeout) // go-redis does not limit this dial
+		s.mu.Unlock()
+		err := c.subscribe(timeout, channels)
+		s.mu.Lock()
+		if err != nil {
+			s.discardLocked(c)
+		} else if isOpen() {
+			c.startReceiving()
 		}
+		context.AfterFunc(timeout, func() {
+			stop()
+			s.checkAck(c, channels)
+		})
 	}
-	return nil
+	if c.subscribing = false; !isOpen() {
+		s.wg.Go(func() { _ = c.sub.Close() })
+	}
+}
+
+// subscribe sends the commands to subscribe to the channels, one for each, since a command must not name two slots.
+func (c *conn) subscribe(ctx context.Context, channels []*channel) (err error) {
+	send := c.sub.Subscribe
+	if c.subscriber.Sharded() {
+		send = c.sub.SSubscribe
+	}
+	for i := 0; i < len(channels) && err == nil; i++ {
+		err = send(ctx, channels[i].name)
+	}
+	return err
 }
 
 // startReceiving receives in the background from now on. It is called once the connection has been established, because go-redis

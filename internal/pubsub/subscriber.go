@@ -321,42 +321,21 @@ func (s *Subscriber) connect(channels []*channel) {
 	}
 }
 
+// subscribeOn subscribes to the channels on the connection to the node, in the background: a node that hangs must not delay the others.
 func (s *Subscriber) subscribeOn(node *redis.Client, channels []*channel) {
 	c := s.connTo(node)
-	if c == nil {
-		return
-	}
-	names := make([]string, len(channels))
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	if _, open := s.conns[c]; !open {
-		s.mu.Unlock()
 		return
 	}
-	for i, ch := range channels {
+	for _, ch := range channels {
 		ch.conn = c
-		names[i] = ch.name
 	}
-	c.subscribing = true
-	s.mu.Unlock()
-	err := c.subscribe(names)
-	s.mu.Lock()
-	c.subscribing = false
-	_, open := s.conns[c]
-	s.mu.Unlock()
-	switch {
-	case !open: // it was discarded meanwhile
-		_ = c.sub.Close()
-		return
-	case err != nil:
-		s.discard(c)
-		return
+	if c.unsent = append(c.unsent, channels...); !c.subscribing {
+		c.subscribing = true
+		s.wg.Go(c.sendUnsent)
 	}
-	c.startReceiving()
-	timeout, stop := context.WithTimeout(s.closing, ackTimeout)
-	context.AfterFunc(timeout, func() {
-		stop()
-		s.checkAck(c, channels)
-	})
 }
 
 // checkAck closes the connection if the server has neither acknowledged nor refused all of the channels.

@@ -492,3 +492,65 @@ func TestReconnectBackoffAfterAcknowledgements(t *testing.T) {
 		}
 	})
 }
+
+// nodes is a cluster of two nodes: keys that begin with h are on the one that hangs.
+type nodes struct {
+	*redis.ClusterClient
+	hangs, answers *redis.Client
+}
+
+func (n nodes) MasterForKey(_ context.Context, key string) (*redis.Client, error) {
+	if key[0] == 'h' {
+		return n.hangs, nil
+	}
+	return n.answers, nil
+}
+
+func (nodes) ReloadState(context.Context) {}
+
+// TestNodeThatHangsDelaysNoOther checks that channels are subscribed at once while another node of the cluster cannot be dialled, and that this is
+// tried again.
+func TestNodeThatHangsDelaysNoOther(t *testing.T) {
+	embedded.Run(t, func(s *embedded.Server) {
+		var dials atomic.Int32
+		hang := func(ctx context.Context, _, _ string) (net.Conn, error) {
+			dials.Add(1)
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		n := nodes{
+			ClusterClient: &redis.ClusterClient{},
+			hangs:         redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", Dialer: hang}),
+			answers:       redis.NewClient(s.Network().Options(time.Second)),
+		}
+		must.OK(s, n.answers.Ping(s.Context()).Err())
+		s.Mini.Server().SetPreHook(func(c *server.Peer, cmd string, args ...string) bool {
+			if cmd == "SSUBSCRIBE" {
+				c.WritePushLen(3)
+				c.WriteBulk("ssubscribe")
+				c.WriteBulk(args[0])
+				c.WriteInt(1)
+				c.Flush()
+			}
+			return cmd == "SSUBSCRIBE"
+		})
+		r := newFixture(s.T, n)
+		r.Begin("hangs")
+		for _, name := range []string{"a", "b"} {
+			synctest.Wait()
+			ctx, cancel := context.WithTimeout(s.Context(), time.Second)
+			if err := r.Subscribe(ctx, name); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			cancel()
+		}
+		r.expectUnsubscribed("hangs")
+		time.Sleep(time.Minute)
+		if n := dials.Load(); n < 5 || n > 20 {
+			t.Errorf("%d dials", n)
+		}
+		r.Close()
+		must.Report(s, n.hangs.Close())
+		must.Report(s, n.answers.Close())
+	})
+}
