@@ -148,20 +148,14 @@ func (call *Call) setReply(reply any) error {
 			call.Values = reply
 			return nil
 		}
-		return call.setIntegers(reply)
+		call.Reply = make([]int64, len(reply))
+		for i, v := range reply {
+			var ok bool
+			if call.Reply[i], ok = v.(int64); !ok {
+				return fmt.Errorf("%w: a %T among its elements", protocol.ErrReply, v)
+			}
+		}
+		return nil
 	}
 	return fmt.Errorf("%w: a %T", protocol.ErrReply, reply)
-}
-
-// setIntegers sets the reply of a script that returns integers.
-func (call *Call) setIntegers(values []any) error {
-	call.Reply = make([]int64, len(values))
-	for i, v := range values {
-		n, ok := v.(int64)
-		if !ok {
-			return fmt.Errorf("%w: a %T among its elements", protocol.ErrReply, v)
-		}
-		call.Reply[i] = n
-	}
-	return nil
 }

@@ -182,13 +182,6 @@ func (q *nodeQueue) returnOwnLocked(o *ownConn, usable bool) {
 	q.t.senders.Go(func() { _ = o.rdb.Close() })
 }
 
-// endOwn implements Transport.EndInline.
-func (q *nodeQueue) endOwn() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.endOwnLocked()
-}
-
 // endOwnLocked interrupts the use of the connection, and allows no other.
 func (q *nodeQueue) endOwnLocked() {
 	q.ownUnusable = true

@@ -254,6 +254,17 @@ func (q *nodeQueue) close() {
 	}
 }
 
+// closeUnused closes the queue if it was not used in the last minute, and reports whether.
+func (q *nodeQueue) closeUnused() bool {
+	q.mu.Lock()
+	unused := q.active == 0 && time.Since(q.answeredAt) > time.Minute
+	q.mu.Unlock()
+	if unused {
+		q.close()
+	}
+	return unused
+}
+
 // runSender sends batches until no calls are queued and either the queue is closed or there are more senders than
 // preferred.
 func (q *nodeQueue) runSender(s *sender) {

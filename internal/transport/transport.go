@@ -140,7 +140,10 @@ func (t *Transport) SendInline(ctx context.Context, call *Call, end EndReceiver)
 // EndInline interrupts the call that is sent inline, if there is one. From now on calls are queued.
 func (t *Transport) EndInline() {
 	if !t.rdb.IsCluster() {
-		t.queues[nil].endOwn()
+		q := t.queues[nil]
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.endOwnLocked()
 	}
 }
 
@@ -154,7 +157,7 @@ func (t *Transport) Close() {
 	t.senders.Wait()
 }
 
-// setForAll sets a flag of the Transport, which queueFor passes on to the queues that it makes, and calls apply with those that exist.
+// setForAll sets a flag of the Transport, which addTo passes on to the queues that it makes, and calls apply with those that exist.
 func (t *Transport) setForAll(flag *bool, apply func(*nodeQueue)) {
 	t.mu.Lock()
 	*flag = true
@@ -216,21 +219,23 @@ func (t *Transport) route() {
 				continue
 			}
 			call.state.Store(callQueued)
-			t.queueFor(node).add(call)
+			t.addTo(node, call)
 		}
 	}
 }
 
-func (t *Transport) queueFor(node *redis.Client) *nodeQueue {
+// addTo adds the call to the queue of the node. With a new one, it ends those that were not used lately: nodes come and go.
+func (t *Transport) addTo(node *redis.Client, call *Call) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	q := t.queues[node]
 	if q == nil {
+		maps.DeleteFunc(t.queues, func(_ *redis.Client, q *nodeQueue) bool { return q.closeUnused() })
 		q = t.newQueue(node)
 		q.closed, q.givenUp = t.closed, t.givenUp
 		t.queues[node] = q
 	}
-	return q
+	q.add(call)
 }
 
 func (t *Transport) newQueue(node *redis.Client) *nodeQueue {
@@ -241,9 +246,6 @@ func (t *Transport) newQueue(node *redis.Client) *nodeQueue {
 // reload requests the cluster's slot map after a node did not answer. By itself the client does so only once a minute,
 // and would send to a dead primary until then (go-redis issue 3979).
 func (t *Transport) reload() {
-	if !t.rdb.IsCluster() {
-		return
-	}
 	t.mu.Lock()
 	due := time.Since(t.reloaded) > 500*time.Millisecond
 	if due {

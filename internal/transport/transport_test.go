@@ -863,3 +863,33 @@ func TestWithdrawBeforeInlineSend(t *testing.T) {
 		p.checkRuns("0")
 	})
 }
+
+// TestNodesComeAndGo checks that nothing is left of nodes that a cluster had: a pod gets another address with each restart.
+func TestNodesComeAndGo(t *testing.T) {
+	embedded.Run(t, func(s *embedded.Server) {
+		var restarts atomic.Int32
+		rdb := redis.NewClusterClient(&redis.ClusterOptions{
+			Dialer: s.Network().Dial,
+			ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
+				node := redis.ClusterNode{Addr: fmt.Sprintf("10.0.0.%d:6379", restarts.Load())}
+				return []redis.ClusterSlot{{End: 16383, Nodes: []redis.ClusterNode{node}}}, nil
+			},
+		})
+		p := &fixture{T: s.T, Transport: New(newClient(s.T, rdb), "own")}
+		for restarts.Load() < 5 {
+			for _, done := range p.sendMany(20) {
+				must.Report(p, (<-done).Err)
+			}
+			restarts.Add(1)
+			rdb.ReloadState(p.Context())
+			time.Sleep(time.Hour)
+		}
+		p.Transport.mu.Lock()
+		if n := len(p.queues); n > 2 {
+			t.Errorf("%d queues", n)
+		}
+		p.Transport.mu.Unlock()
+		p.Close()
+		must.Report(p, rdb.Close())
+	})
+}
