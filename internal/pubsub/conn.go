@@ -143,11 +143,13 @@ func (c *conn) handleSubscription(msg *redis.Subscription) {
 	}
 	switch msg.Kind {
 	case "subscribe", "ssubscribe":
-		if !ch.subscribed {
-			ch.subscribed, ch.subscribedAt = true, time.Now()
-			ch.epoch.Add(1)
-			close(ch.settled)
+		if ch.subscribed { // go-redis has connected again by itself; in between there was no subscription
+			s.detachLocked(ch)
+			ch.conn = c
 		}
+		ch.subscribed, ch.subscribedAt = true, time.Now()
+		ch.epoch.Add(1)
+		close(ch.settled)
 		s.failures = 0
 		s.mu.Unlock()
 		s.cfg.Subscribed(msg.Channel)

@@ -87,12 +87,7 @@ func New(cfg Config) *Subscriber {
 func (s *Subscriber) Sharded() bool { return s.cfg.Client.IsCluster() }
 
 // IsSubscribed reports whether the server has acknowledged the channel on a connection that is not known to be lost.
-func (s *Subscriber) IsSubscribed(name string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	ch := s.channels[name]
-	return ch != nil && ch.subscribed
-}
+func (s *Subscriber) IsSubscribed(name string) bool { return !s.SubscribedSince(name).IsZero() }
 
 // SubscribedSince returns when the server last acknowledged the channel, or the zero time if it is not subscribed.
 func (s *Subscriber) SubscribedSince(name string) time.Time {

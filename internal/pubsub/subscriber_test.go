@@ -238,6 +238,40 @@ func TestReconnectBackoff(t *testing.T) {
 	})
 }
 
+// TestReconnectionOfGoRedisIsVisible checks that messages which were lost while go-redis has moved the connection to another server are not
+// taken for received.
+func TestReconnectionOfGoRedisIsVisible(t *testing.T) {
+	inBubble(t, func(r *fixture) {
+		r.mustSubscribe("other")
+		var peer *server.Peer
+		r.mini.Server().SetPreHook(func(c *server.Peer, cmd string, _ ...string) bool {
+			if cmd == "SUBSCRIBE" {
+				peer = c
+			}
+			if cmd == "CLIENT" {
+				c.WriteOK() // also to CLIENT MAINT_NOTIFICATIONS
+			}
+			return cmd == "CLIENT"
+		})
+		r.Replace("other")
+		r.mustSubscribe("c")
+		epoch := r.RetainSubscribed("c")
+		before := epoch.Load()
+		peer.WritePushLen(4)
+		peer.WriteBulk("MOVING")
+		peer.WriteInt(1)
+		peer.WriteInt(10)
+		peer.WriteBulk("127.0.0.1:2")
+		peer.Flush()
+		dials := r.dials.Load()
+		r.mini.Publish("c", "hello") // go-redis looks for other messages when there is one
+		synctest.Wait()
+		if now := epoch.Load(); r.dials.Load() == dials || now == before || now%2 == 0 {
+			r.Errorf("%d dials, epoch %d before and %d after", r.dials.Load()-dials, before, now)
+		}
+	})
+}
+
 func TestReplaceWithoutSubscription(t *testing.T) {
 	inBubble(t, func(r *fixture) {
 		r.Replace("c")
