@@ -117,7 +117,7 @@ func (c *conn) startReceiving() {
 // receive handles what the connection receives until the connection is closed.
 func (c *conn) receive() {
 	for {
-		msg, err := c.sub.Receive(context.Background())
+		msg, err := c.sub.Receive(c.subscriber.closing)
 		if err != nil {
 			if c.handleError(err) {
 				return

@@ -35,6 +35,7 @@ type fixture struct {
 	mini     *miniredis.Miniredis
 	net      *faultnet.Net
 	dials    atomic.Int32
+	dialing  []context.Context // of each dial
 	received chan string
 	resumed  chan string
 	denied   chan string
@@ -62,6 +63,7 @@ func inBubble(t *testing.T, test func(r *fixture)) {
 			Addr: "127.0.0.1:1", DialerRetries: 1,
 			Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
 				r.dials.Add(1)
+				r.dialing = append(r.dialing, ctx)
 				return n.Dial(ctx, network, addr)
 			},
 		})
@@ -401,6 +403,22 @@ func TestClose(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestCloseEndsDials: also those that go-redis makes by itself when a connection is lost.
+func TestCloseEndsDials(t *testing.T) {
+	inBubble(t, func(r *fixture) {
+		r.mustSubscribe("c")
+		r.net.CutSubscriptions()
+		synctest.Wait()
+		r.mustSubscribe("c")
+		r.Close()
+		for i, ctx := range r.dialing {
+			if ctx.Err() == nil {
+				t.Errorf("dial %d of %d would go on", i+1, len(r.dialing))
+			}
+		}
+	})
 }
 
 func stacks() string {
