@@ -10,15 +10,22 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/auth"
 )
 
 // countCommands is a hook of the application.
-type countCommands struct{ n atomic.Int32 }
+type countCommands struct {
+	n      atomic.Int32
+	panics bool
+}
 
 func (*countCommands) DialHook(next redis.DialHook) redis.DialHook { return next }
 func (h *countCommands) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		h.n.Add(1)
+		if h.panics {
+			panic("in a hook")
+		}
 		return next(ctx, cmd)
 	}
 }
@@ -234,6 +241,83 @@ func TestOwnConnectionIdleForTooLong(t *testing.T) {
 				p.Error(call.Err)
 			}
 			time.Sleep(time.Minute)
+		}
+	})
+}
+
+// TestInlineCallPanics checks that a caller gets the panic of a hook, and that other calls go on after that.
+func TestInlineCallPanics(t *testing.T) {
+	inBubble(t, func(p *fixture) {
+		hook := &countCommands{}
+		p.rdb.AddHook(hook)
+		p.loadScript()
+		ctx := withCancel(p)
+		p.connectOwn(ctx)
+		connections := p.mini.CurrentConnectionCount()
+		hook.panics = true
+		func() {
+			defer func() {
+				if r := recover(); r != "in a hook" {
+					p.Errorf("the caller got %v", r)
+				}
+			}()
+			p.SendInline(ctx, callThen(counterScript, func(*Call) {}), nil)
+		}()
+		hook.panics = false
+		synctest.Wait()
+		if n := p.mini.CurrentConnectionCount(); n != connections-1 {
+			p.Errorf("%d connections before and %d after", connections, n)
+		}
+		p.connectOwn(ctx)
+		if c := p.sendInline(ctx); c.Err != nil || !c.inline {
+			p.Errorf("%v, inline %v", c.Err, c.inline)
+		}
+	})
+}
+
+// TestOwnConnectionSlowToClose checks that a connection that takes long to close holds up nobody else.
+func TestOwnConnectionSlowToClose(t *testing.T) {
+	inBubble(t, func(p *fixture) {
+		p.loadScript()
+		p.slowClose.Store(true)
+		p.connectOwn(p.Context())
+		began := time.Now()
+		p.EndInline()
+		if c := p.sendInline(p.Context()); c.Err != nil || c.inline {
+			p.Errorf("%v, inline %v", c.Err, c.inline)
+		}
+		if d := time.Since(began); d > time.Second {
+			p.Errorf("it took %v", d)
+		}
+	})
+}
+
+// rotating is a source of credentials.
+type rotating struct{ listener auth.CredentialsListener } // of the last connection that was made
+
+func (r *rotating) Subscribe(listener auth.CredentialsListener) (auth.Credentials, auth.UnsubscribeFunc, error) {
+	r.listener = listener
+	return auth.NewBasicCredentials("user", "secret"), func() error { return nil }, nil
+}
+
+// TestOwnConnectionWithRotatedCredentials checks that a call is queued which finds that go-redis authenticates the connection again.
+func TestOwnConnectionWithRotatedCredentials(t *testing.T) {
+	source := &rotating{}
+	inBubbleWith(t, redis.Options{StreamingCredentialsProvider: source}, func(p *fixture) {
+		p.mini.RequireUserAuth("user", "secret")
+		p.loadScript()
+		ctx := withCancel(p)
+		for range 2 {
+			p.connectOwn(ctx)
+			if c := p.sendInline(ctx); c.Err != nil || !c.inline {
+				p.Errorf("%v, inline %v", c.Err, c.inline)
+			}
+			source.listener.OnNext(auth.NewBasicCredentials("user", "secret"))
+			p.hangDials.Store(true)
+			if c := p.sendInline(ctx); c.Err != nil || c.inline {
+				p.Errorf("after a rotation: %v, inline %v", c.Err, c.inline)
+			}
+			p.hangDials.Store(false)
 		}
 	})
 }

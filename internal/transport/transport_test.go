@@ -50,6 +50,7 @@ type fixture struct {
 	rdb  *redis.Client
 
 	hangDials atomic.Bool // new connections are not made, until their context ends
+	slowClose atomic.Bool // new connections take a minute to close
 
 	mu            sync.Mutex
 	pipelineSizes []int // the number of scripts in each write that has any
@@ -103,7 +104,19 @@ func (p *fixture) dial(ctx context.Context, network, addr string) (net.Conn, err
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
-	return p.net.Dial(ctx, network, addr)
+	conn, err := p.net.Dial(ctx, network, addr)
+	if err == nil && p.slowClose.Load() {
+		conn = slowConn{conn}
+	}
+	return conn, err
+}
+
+// slowConn is a connection that takes a minute to close.
+type slowConn struct{ net.Conn }
+
+func (c slowConn) Close() error {
+	time.Sleep(time.Minute)
+	return c.Conn.Close()
 }
 
 func newClient(t *testing.T, rdb redis.UniversalClient) *client.Client {
