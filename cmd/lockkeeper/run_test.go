@@ -269,3 +269,24 @@ func TestLostLockGivesGraceToProcessGroup(t *testing.T) {
 		t.Errorf("it took %v", d)
 	}
 }
+
+// Whoever has read the messages of lockkeeper has ended, as head does. The command, which ignores SIGTERM, must not outlive the lock.
+func TestLostLockEndsCommandIfNobodyReads(t *testing.T) {
+	t.Parallel()
+	rdb, url := server(t)
+	c := runner(t, url, "--ttl", "600ms", "--grace", "100ms")("x", "--", "sh", "-c", `trap '' TERM; i=0; while [ $i -lt 200 ]; do i=$((i+1)); : >alive; sleep 0.02; done`)
+	c.Dir = t.TempDir()
+	r, w, err := os.Pipe()
+	must.OK(t, err)
+	c.Stderr = w
+	c.starts().creates("alive")
+	must.OK(t, w.Close())
+	must.OK(t, r.Close())
+	rdb.Del(ctx, "lock:x")
+	c.waits(exit.Lost)
+	must.OK(t, os.Remove(c.Dir+"/alive"))
+	time.Sleep(100 * time.Millisecond)
+	if _, err := os.Stat(c.Dir + "/alive"); err == nil {
+		t.Error("the command goes on")
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
@@ -231,6 +232,7 @@ func (o *options) run(c *cobra.Command, name string, command []string) error {
 	signals := make(chan os.Signal, 16)
 	process.Notify(signals, process.Forwarded...)
 	defer signal.Stop(signals)
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // or a message that nobody reads would end lockkeeper, but not the command
 	var ks []*lockkeeper.Keeper
 	for _, raw := range urls {
 		t, err := o.Credentials.Parse(raw)
