@@ -52,6 +52,8 @@ func Start(cmd *exec.Cmd) (*Group, error) {
 	terminateWithParent(cmd.SysProcAttr)
 	// The parent-death signal is sent when the thread that started the child ends.
 	runtime.LockOSThread()
+	asked := make(chan os.Signal, 1)
+	Notify(asked, syscall.SIGTSTP)
 	if err := cmd.Start(); err != nil {
 		if g.tty >= 0 { // the child took the terminal before it failed
 			_ = unix.IoctlSetPointerInt(g.tty, unix.TIOCSPGRP, syscall.Getpgrp())
@@ -60,7 +62,7 @@ func Start(cmd *exec.Cmd) (*Group, error) {
 		return nil, err
 	}
 	g.id = cmd.Process.Pid
-	go g.stopTogether()
+	go g.stopTogether(asked)
 	return g, nil
 }
 
@@ -119,9 +121,7 @@ func (g *Group) Wait(*exec.Cmd) error {
 // stopTogether stops the command when lockkeeper alone is asked to stop: it must not go on while nobody renews its lock. In a pipeline
 // control-Z asks lockkeeper, but not the command, which is in another group. In the group of the session's leader nobody could continue
 // them, so that the request is ignored, as the system does. It ends with the process.
-func (g *Group) stopTogether() {
-	asked := make(chan os.Signal, 1)
-	Notify(asked, syscall.SIGTSTP)
+func (g *Group) stopTogether(asked <-chan os.Signal) {
 	for range asked {
 		if session, err := unix.Getsid(0); err == nil && session != syscall.Getpgrp() {
 			g.Signal(syscall.SIGSTOP)
