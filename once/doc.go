@@ -48,7 +48,8 @@
 //
 // # In Redis
 //
-// There is one string key, {lock:NAME}:once:holders. Its value is the token of the run, or "done:" and the token, each with
-// an expiry. To have the job run again in the same period, delete the record with Reset, or with DEL. Deleting the key while
-// the job is running ends the lease. A mutex of the same name, or any other kind of lock, does not exclude the job.
+// The job is one string key, {lock:NAME}:once:holders. Its value is the token of the run, or "done:" and the token, each with
+// an expiry. A hash, {lock:NAME}:once:meta, has the last fence, as that of any lock. To have the job run again in the same
+// period, delete the record with Reset, or the string key with DEL. Deleting it while the job is running ends the lease. A
+// mutex of the same name, or any other kind of lock, does not exclude the job.
 package once
