@@ -136,16 +136,16 @@ func Clean(until Instant) Claim {
 }
 
 // State returns the state.
-func (c *Claim) State() State { return c.state }
+func (c Claim) State() State { return c.state }
 
 // Reason returns why the request has failed, or why the lease has ended for its holder.
-func (c *Claim) Reason() Reason { return c.reason }
+func (c Claim) Reason() Reason { return c.reason }
 
 // Pending reports whether the request has not ended.
-func (c *Claim) Pending() bool { return c.state <= Waiting }
+func (c Claim) Pending() bool { return c.state <= Waiting }
 
 // Active reports whether there is a lease that is held, as far as is known.
-func (c *Claim) Active() bool {
+func (c Claim) Active() bool {
 	return c.state == Held || c.state == Unconfirmed || c.state == Converting
 }
 
@@ -153,28 +153,28 @@ func (c *Claim) Active() bool {
 func (c *Claim) Fence() int64 { return c.fence }
 
 // Since returns when the lease was granted, or the one that it is part of.
-func (c *Claim) Since() Instant { return c.since }
+func (c Claim) Since() Instant { return c.since }
 
 // SetSince sets what Since returns, of a lease that is part of another one.
 func (c *Claim) SetSince(at Instant) { c.since = at }
 
 // Deadline returns until when the lease is believed if it is not renewed.
-func (c *Claim) Deadline() Instant { return c.deadline }
+func (c Claim) Deadline() Instant { return c.deadline }
 
 // TTL returns the ms that a renewal asks for.
-func (c *Claim) TTL() int64 { return c.ttl }
+func (c Claim) TTL() int64 { return c.ttl }
 
 // LongestTTL returns the ms from now for which the server may have the lease at most.
-func (c *Claim) LongestTTL() int64 { return c.longest }
+func (c Claim) LongestTTL() int64 { return c.longest }
 
 // Place returns the place of the request in the server's queue; 0: it was not queued.
-func (c *Claim) Place() int64 { return c.place }
+func (c Claim) Place() int64 { return c.place }
 
 // WasQueued reports whether the lease was granted by way of the queue, as far as is known: a message may have overtaken the reply.
-func (c *Claim) WasQueued() bool { return c.place != 0 || c.early > 0 }
+func (c Claim) WasQueued() bool { return c.place != 0 || c.early > 0 }
 
 // Asked returns when the last call was sent that was answered with "waiting"; before that, when the first call was sent.
-func (c *Claim) Asked() Instant { return c.asked }
+func (c Claim) Asked() Instant { return c.asked }
 
 // RenewalDue reports whether the timer is to renew the lease.
 func (c *Claim) RenewalDue(now Instant) bool {
@@ -182,7 +182,7 @@ func (c *Claim) RenewalDue(now Instant) bool {
 }
 
 // CameLate reports whether the request was granted a lease of which nothing was left.
-func (c *Claim) CameLate() bool { return c.late }
+func (c Claim) CameLate() bool { return c.late }
 
 // Twin returns a claim of the same lease, which another handle of the process has in place of this one.
 func (c *Claim) Twin(r *Rules, now Instant, out *Effects) Claim {
@@ -194,14 +194,14 @@ func (c *Claim) Twin(r *Rules, now Instant, out *Effects) Claim {
 }
 
 // InDoubt reports whether a copy of the request may still run.
-func (c *Claim) InDoubt() bool { return c.adopted || c.copies.needTombstone() }
+func (c Claim) InDoubt() bool { return c.adopted || c.copies.needTombstone() }
 
 // NeedsCleanup reports whether the server may have a lease or a queue entry of the token.
-func (c *Claim) NeedsCleanup() bool { return c.copies.needCleanup() }
+func (c Claim) NeedsCleanup() bool { return c.copies.needCleanup() }
 
 // Cleanup returns what a release is to do: keep the token from being granted, say that the lease was not used, leave a record until
 // then, and until when it is repeated.
-func (c *Claim) Cleanup() (tombstone, unused bool, record, until Instant) {
+func (c Claim) Cleanup() (tombstone, unused bool, record, until Instant) {
 	return c.tombstone, c.unused, c.record, c.until
 }
 

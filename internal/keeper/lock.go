@@ -179,7 +179,7 @@ func (l *Lock) Request(ctx context.Context, t Terms, wait bool) (*lease.Lease, e
 	if err == nil {
 		err = l.awaitReplicas(ctx, h)
 	}
-	if err == nil && l.spec.Limits.clockOnly() && h.InDoubt() {
+	if err == nil && l.spec.Limits.clockOnly() && h.Snapshot().InDoubt() {
 		// These permits are not released, so only a tombstone keeps a late copy of the request from taking them again.
 		l.Tombstone(ctx, h.Token())
 	}

@@ -151,12 +151,7 @@ func (t *TokenRequest) answer(reply TokenReply, err error) {
 // do so: then the caller has to call Lock.CleanUp at some time. It does nothing and returns false if the request has ended.
 func (t *TokenRequest) Drop(err error) (inDoubt bool) {
 	r := &t.request
-	if done := r.Step(claim.Event{Kind: claim.Forgotten}, err); !done.Deliver {
-		return false
-	}
-	r.Mu.Lock()
-	defer r.Mu.Unlock()
-	return r.Claim.NeedsCleanup()
+	return r.Step(claim.Event{Kind: claim.Forgotten}, err).Deliver && r.Snapshot().NeedsCleanup()
 }
 
 // Cancel ends the request without a lease, if it has not ended, and starts a Cleanup if the server may have granted it or may

@@ -63,9 +63,7 @@ func (l *Lock) newRequest(ctx context.Context, t Terms, mode claim.Mode, health 
 	r.policyArg = l.PolicyArg()
 	if t.origin != nil {
 		r.policyArg = t.origin.Token()
-		t.origin.Mu.Lock()
-		r.originTTL = t.origin.Claim.LongestTTL()
-		t.origin.Mu.Unlock()
+		r.originTTL = t.origin.Snapshot().LongestTTL()
 		if !t.Direct {
 			t.Number = int(l.k.upgrades.Add(1)) // of two requests to replace a lease, the later one counts
 		}
@@ -204,11 +202,8 @@ func (r *request) wait(ctx context.Context) {
 
 // ContextEnded implements transport.EndReceiver. It ends the request, because ctx has ended.
 func (r *request) ContextEnded(ctx context.Context) {
-	r.Mu.Lock()
-	late := r.Claim.CameLate()
-	r.Mu.Unlock()
 	err := r.serverHealth().WaitError(ctx)
-	if late {
+	if r.Snapshot().CameLate() {
 		err = server.Chain(ErrTooLate, ctx.Err())
 	}
 	r.Step(claim.Event{Kind: claim.Cancelled}, r.lock.Fail(err))
@@ -228,28 +223,7 @@ func (r *request) result() error {
 	return r.err
 }
 
-// HasEnded implements wait.Waiter, as do the methods that follow.
-func (r *request) HasEnded() bool {
-	r.Mu.Lock()
-	defer r.Mu.Unlock()
-	return !r.Claim.Pending()
-}
-
-// Asked returns when the last call was sent that was answered with "waiting".
-func (r *request) Asked() claim.Instant {
-	r.Mu.Lock()
-	defer r.Mu.Unlock()
-	return r.Claim.Asked()
-}
-
-// Place returns the place in the server's queue; 0: it was not queued.
-func (r *request) Place() int64 {
-	r.Mu.Lock()
-	defer r.Mu.Unlock()
-	return r.Claim.Place()
-}
-
-// Unsubscribed reports whether the keeper has said that it cannot receive messages.
+// Unsubscribed implements wait.Waiter, as does the method that follows. It reports whether the keeper has said that it cannot receive messages.
 func (r *request) Unsubscribed() bool { return r.unsubscribed }
 
 // ReportPosition reports the position of a waiter to the observer, if it has changed.

@@ -276,4 +276,4 @@ func (h *Lease) convertedBy(kind claim.Kind) {
 }
 
 // Denied reports whether the server has refused the request. It may be called on nil.
-func (h *Lease) Denied() bool { return h != nil && h.claimReason() == claim.ByDenial }
+func (h *Lease) Denied() bool { return h != nil && h.Snapshot().Reason() == claim.ByDenial }

@@ -169,16 +169,10 @@ func (a *actions) finish(h *Lease, by func(*transport.Call)) {
 // observeEnd reports that the lease has ended for its holder. The Observation of a call that has failed drops what nobody ever had.
 func (h *Lease) observeEnd(a *actions) {
 	what, err := Lost, a.err
-	if reason := h.claimReason(); reason == claim.ByRelease || reason == claim.ByReplacement {
+	if reason := h.Snapshot().Reason(); reason == claim.ByRelease || reason == claim.ByReplacement {
 		what, err = Released, nil
 	}
 	h.observe(what, err)
-}
-
-func (h *Lease) claimReason() claim.Reason {
-	h.Mu.Lock()
-	defer h.Mu.Unlock()
-	return h.Claim.Reason()
 }
 
 // pauseLocked returns the pause before the next attempt of what is being repeated.

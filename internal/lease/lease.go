@@ -329,11 +329,11 @@ func (h *Lease) first() *Lease {
 	}
 }
 
-// InDoubt reports whether a copy of the request for this lease may still run after its release.
-func (h *Lease) InDoubt() bool {
+// Snapshot returns a copy of the lease's claim as it is now.
+func (h *Lease) Snapshot() claim.Claim {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
-	return h.Claim.InDoubt()
+	return h.Claim
 }
 
 // Cleanup is what releases the lease, or has; nil: it was not released.
@@ -353,11 +353,7 @@ func (h *Lease) State() (deadline time.Time, err error) {
 
 // CheckLeak reports the lease if it is held and renewed.
 func (h *Lease) CheckLeak() {
-	last := h.current()
-	last.Mu.Lock()
-	leaked := last.Claim.Active() && !h.lock.Rules.NoRenewal
-	last.Mu.Unlock()
-	if leaked {
+	if h.current().Snapshot().Active() && !h.lock.Rules.NoRenewal {
 		h.lock.ReportLeak(h.Observation(), h.token, h.fence, time.Since(h.Since()))
 	}
 }
@@ -392,19 +388,7 @@ func (h *Lease) CheckDeadline() {
 }
 
 // Deadline returns until when the lease is valid if it is not renewed.
-func (h *Lease) Deadline() time.Time {
-	h = h.current()
-	h.Mu.Lock()
-	defer h.Mu.Unlock()
-	return h.lock.d.Time(h.Claim.Deadline())
-}
-
-// WasQueued reports whether the lease was granted by way of the queue, as far as is known.
-func (h *Lease) WasQueued() bool {
-	h.Mu.Lock()
-	defer h.Mu.Unlock()
-	return h.Claim.WasQueued()
-}
+func (h *Lease) Deadline() time.Time { return h.lock.d.Time(h.current().Snapshot().Deadline()) }
 
 // Observation returns the call that acquired the lease, for the observer.
 func (h *Lease) Observation() *Observation {
@@ -426,11 +410,7 @@ func (h *Lease) Serial() string { return h.serial }
 func (h *Lease) Fence() uint64 { return h.fence }
 
 // Since returns when the lease was granted.
-func (h *Lease) Since() time.Time {
-	h.Mu.Lock()
-	defer h.Mu.Unlock()
-	return h.lock.d.Time(h.Claim.Since())
-}
+func (h *Lease) Since() time.Time { return h.lock.d.Time(h.Snapshot().Since()) }
 
 // Name returns what is locked.
 func (h *Lease) Name() string { return h.lock.Name() }

@@ -377,14 +377,6 @@ func (c *Cleanup) Lease() *Lease {
 	return c.of
 }
 
-// releaseUntil returns until when the release is repeated at most.
-func (h *Lease) releaseUntil() claim.Instant {
-	h.Mu.Lock()
-	defer h.Mu.Unlock()
-	_, _, _, until := h.Claim.Cleanup()
-	return until
-}
-
 // err returns how a release ended: nil if the server has released the lease, ErrLost if the server did not know the
 // lease. If the outcome of an earlier attempt is unknown, that attempt may have released it, and err returns nil.
 func (c *Cleanup) err() error {
@@ -401,10 +393,7 @@ func (c *Cleanup) err() error {
 
 // ErrNow is err for a cleanup that may not have ended yet.
 func (c *Cleanup) ErrNow() error {
-	c.of.Mu.Lock()
-	over := c.of.Claim.State() == claim.Over // though a renewal may still be under way
-	c.of.Mu.Unlock()
-	if over {
+	if c.of.Snapshot().State() == claim.Over { // though a renewal may still be under way
 		return c.err()
 	}
 	return c.of.lock.Fail(ErrReleaseUnanswered)
@@ -467,9 +456,10 @@ func (h *Lease) Complete(ctx context.Context, until time.Time) error {
 		h.observe(Succeeded, nil)
 	}
 	if err != nil && !errors.Is(err, server.ErrLost) {
-		return &RecordUnknown{h.lock.d.Time(h.releaseUntil()), err}
+		_, _, _, until := h.Snapshot().Cleanup() // it is repeated until then at most
+		return &RecordUnknown{h.lock.d.Time(until), err}
 	}
-	if err == nil && h.InDoubt() && time.Until(until) < server.TombstoneTTL {
+	if err == nil && h.Snapshot().InDoubt() && time.Until(until) < server.TombstoneTTL {
 		// A copy of its request could run after the record has expired.
 		h.lock.Tombstone(ctx, h.token)
 	}

@@ -174,11 +174,7 @@ func CheckLifetime(ttl, maxLifetime time.Duration, since time.Time) error {
 }
 
 // RenewalTTL returns the ttl that renewals ask for.
-func (h *Lease) RenewalTTL() time.Duration {
-	h.Mu.Lock()
-	defer h.Mu.Unlock()
-	return server.Duration(h.Claim.TTL())
-}
+func (h *Lease) RenewalTTL() time.Duration { return server.Duration(h.Snapshot().TTL()) }
 
 // beginExtension waits until no other Extend of the lease is in progress. If two ran at once, it would not be known which
 // one the server ran last.

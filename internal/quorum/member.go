@@ -64,7 +64,7 @@ func (s *member) currentCleanup() *lease.Cleanup {
 func (u *Lease) ask(i int) {
 	u.mu.Lock()
 	part := u.members[i].part // lost by now
-	inDoubt := u.members[i].inDoubt || part != nil && part.InDoubt()
+	inDoubt := u.members[i].inDoubt || part != nil && part.Snapshot().InDoubt()
 	u.mu.Unlock()
 	r := u.lock.locks[i].NewTokenRequest(u.token, u.since, u, inDoubt)
 	u.mu.Lock()

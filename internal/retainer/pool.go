@@ -244,7 +244,7 @@ func (l *Lock) ask(ctx context.Context, d decision, t keeper.Terms, wait bool) (
 		d.asks.abandon()
 		return nil, err
 	}
-	return d.asks.open(h, h.WasQueued()), nil
+	return d.asks.open(h, h.Snapshot().WasQueued()), nil
 }
 
 // healthOf returns what the requests of all callers of the name have found out about the server.

@@ -78,7 +78,7 @@ func (l *Lock) turn(ctx context.Context, wait bool, o *lease.Observation) (h lif
 		x.abandon()
 		return nil, false, err
 	}
-	return x.open(req, req.WasQueued()), false, nil
+	return x.open(req, req.Snapshot().WasQueued()), false, nil
 }
 
 // turnInside returns a turn by the lease that the process retains. It returns nil if there is none, and else when the lease is to be

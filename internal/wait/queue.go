@@ -19,12 +19,10 @@ import (
 // Waiter is a request that the server has queued. Its methods lock its own mutex, and are called without any of this package.
 type Waiter interface {
 	Token() string
-	Serial() string       // by which messages name it
-	Place() int64         // in the server's queue; 0: it was not queued
-	Asked() claim.Instant // when the last call was sent that was answered with "waiting"
-	HasEnded() bool       // it does not wait any more
-	Unsubscribed() bool   // the keeper has said, when it was made, that it cannot receive messages
-	ReportPosition(int)   // among those that wait; that of the first one in the reply to a heartbeat
+	Serial() string // by which messages name it
+	Snapshot() claim.Claim
+	Unsubscribed() bool // the keeper has said, when it was made, that it cannot receive messages
+	ReportPosition(int) // among those that wait; that of the first one in the reply to a heartbeat
 	StepAt(claim.Instant, claim.Event, error) claim.Effects
 }
 
@@ -172,7 +170,7 @@ func (ws *Queues) WasEmpty(l *server.Lock, sent time.Time) {
 	waiters := slices.Collect(maps.Keys(q.requests))
 	q.mu.Unlock()
 	for _, w := range waiters {
-		if w.Place() != 0 && w.Asked() < ws.s.Instant(sent) {
+		if c := w.Snapshot(); c.Place() != 0 && c.Asked() < ws.s.Instant(sent) {
 			ws.HeartbeatsBy(w, l, ws.s.Now())
 			return
 		}
@@ -242,7 +240,7 @@ func (q *waitQueue) step(w Waiter, ev claim.Event, cause error) { w.StepAt(q.of.
 func firstWaiter(waiters []Waiter) (first Waiter) {
 	least := int64(0)
 	for _, r := range waiters {
-		place := r.Place()
+		place := r.Snapshot().Place()
 		if first == nil || place < least {
 			first, least = r, place
 		}
@@ -359,7 +357,7 @@ func (q *waitQueue) update(call *transport.Call, reply protocol.HeartbeatReply, 
 		case lua.Waiting:
 			q.stillQueued(r, sent, reply, change.Place)
 		case lua.Unknown:
-			if !r.HasEnded() {
+			if r.Snapshot().Pending() {
 				unknown = append(unknown, r)
 			}
 		default:
@@ -383,7 +381,7 @@ func (q *waitQueue) stillQueued(r Waiter, sent claim.Instant, reply protocol.Hea
 // earlier subscription, or is not sent, since the keeper has said that it cannot receive any.
 func (q *waitQueue) expectGrant(w Waiter, unsubscribed bool) {
 	since := q.of.s.Instant(q.of.s.Subscriber.SubscribedSince(q.lock.Channel))
-	if queue.GrantExpected(since, w.Asked(), unsubscribed) {
+	if queue.GrantExpected(since, w.Snapshot().Asked(), unsubscribed) {
 		q.of.messages.ExpectGrant(w.Serial(), q.lock.Channel)
 	}
 }
@@ -393,7 +391,7 @@ func (q *waitQueue) checkMissed(unknown []Waiter) {
 	e := q.of.s
 	since := e.Instant(e.Subscriber.SubscribedSince(q.lock.Channel))
 	for _, r := range unknown {
-		asked := r.Asked()
+		asked := r.Snapshot().Asked()
 		q.mu.Lock()
 		missed := !r.Unsubscribed() && q.state.Missed(since, asked)
 		q.mu.Unlock()
