@@ -95,11 +95,9 @@ func (l *Lock) convert(ctx context.Context, t Terms, wait bool) (*lease.Lease, e
 // of the old one, or nil, and whether the outcome is known. If the new lease has taken effect, but replicas have not acknowledged it, it is
 // released, and the error says so.
 func (l *Lock) resolve(ctx context.Context, from *lease.Lease, c *lease.Cleanup, t Terms) (h *lease.Lease, known bool, err error) {
-	grace := time.NewTimer(lease.CancelGrace)
-	defer grace.Stop()
 	select {
 	case <-c.Done():
-	case <-grace.C:
+	case <-time.After(lease.CancelGrace):
 	}
 	h, known = from.ResolveInBackground(c, t.Direct, t.Flags, t.Observation)
 	if h != nil && h == c.Lease() {

@@ -116,7 +116,7 @@ func (k *Keeper) denied(channel string, err error) {
 // for them, end in the background, as late as the client's own timeouts let them. What was not sent by then is sent only if the
 // server answers.
 func (k *Keeper) Close() error {
-	first, wait := k.BeginClose()
+	first := k.BeginClose()
 	k.mu.Lock()
 	k.closed = true
 	observers := slices.Collect(maps.Keys(k.onClose))
@@ -147,7 +147,7 @@ func (k *Keeper) Close() error {
 	if first {
 		go k.Shutdown()
 	}
-	over := k.WaitShutdown(wait)
+	over := k.WaitShutdown()
 	for _, c := range cleanups {
 		if err := c.ErrNow(); err != nil {
 			return err

@@ -51,11 +51,9 @@ func (l *Lock) awaitReplicas(ctx context.Context, h *lease.Lease) error {
 		from.Lose(err) // the new lease replaced it at the server
 	}
 	if c, _ := h.ReleaseBy(l.k.Transport.Send, true); c != nil {
-		grace := time.NewTimer(lease.CancelGrace)
-		defer grace.Stop()
 		select {
 		case <-c.Done():
-		case <-grace.C:
+		case <-time.After(lease.CancelGrace):
 		case <-ctx.Done():
 		}
 	}

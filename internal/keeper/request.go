@@ -185,8 +185,7 @@ func (r *request) run(ctx context.Context) error {
 
 // wait returns when the request has ended. It ends the request when ctx ends.
 func (r *request) wait(ctx context.Context) {
-	near, stop := server.NearDeadline(ctx)
-	defer stop()
+	near := server.NearDeadline(ctx)
 	for {
 		select {
 		case <-r.ended.Done():

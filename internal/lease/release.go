@@ -82,9 +82,7 @@ func (h *Lease) await(ctx context.Context, c *Cleanup, silence error) error {
 	var timeout <-chan time.Time
 	done := ctx.Done()
 	if ctx.Err() != nil {
-		grace := time.NewTimer(CancelGrace)
-		defer grace.Stop()
-		timeout, done = grace.C, nil
+		timeout, done = time.After(CancelGrace), nil
 	}
 	closing := h.lock.d.Closing().Done()
 	for _, ended := range []<-chan struct{}{c.finished.Done(), resolved} {
@@ -99,9 +97,7 @@ func (h *Lease) await(ctx context.Context, c *Cleanup, silence error) error {
 			case <-closing:
 				closing = nil
 				if timeout == nil {
-					limit := time.NewTimer(h.lock.d.UntilClosed())
-					defer limit.Stop()
-					timeout = limit.C
+					timeout = time.After(h.lock.d.UntilClosed())
 				}
 			}
 		}

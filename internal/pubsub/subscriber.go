@@ -271,11 +271,9 @@ func (s *Subscriber) reconnect() {
 		case failures <= 1:
 			s.backoff.Reset()
 		default:
-			timer := time.NewTimer(s.backoff.NextBackOff())
 			select {
-			case <-timer.C:
+			case <-time.After(s.backoff.NextBackOff()):
 			case <-s.closing.Done():
-				timer.Stop()
 				continue
 			}
 		}

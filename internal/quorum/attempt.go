@@ -131,7 +131,7 @@ func (a *acquisition) run() (*Lease, error) {
 		if err != nil {
 			return nil, err
 		}
-		if a.over() || !sleep(a.untilClosed(), pause) {
+		if a.over() || a.lock.spec.Keepers[0].Pause(a.untilClosed(), pause) != nil {
 			return nil, a.ended(v)
 		}
 	}
@@ -185,21 +185,6 @@ func (a *acquisition) ended(v verdict) error {
 	return a.fail(v.answers, v.causes...)
 }
 
-// sleep returns after a pause or when ctx has ended, and reports whether ctx has not ended.
-func sleep(ctx context.Context, pause time.Duration) bool {
-	if ctx.Err() != nil {
-		return false
-	}
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
 // propose starts an attempt: it asks every server.
 func (l *Lock) propose(note string, o *lease.Observation) *Lease {
 	u := l.newLease(l.newToken(note), o)
@@ -213,8 +198,7 @@ func (l *Lock) propose(note string, o *lease.Observation) *Lease {
 // await returns when an attempt is decided, when ctx ends, or when a keeper is closed, and reports whether the lease is held. It
 // waits no longer than ServerTimeout for a majority to grant the lease, and as long again for the fence.
 func (u *Lease) await(ctx context.Context) bool {
-	limit := time.NewTimer(u.lock.spec.ServerTimeout)
-	defer limit.Stop()
+	limit := time.After(u.lock.spec.ServerTimeout)
 	extended := false
 	for {
 		u.mu.Lock()
@@ -238,12 +222,12 @@ func (u *Lease) await(ctx context.Context) bool {
 		}
 		if granted && !extended {
 			extended = true
-			limit.Reset(u.lock.spec.ServerTimeout)
+			limit = time.After(u.lock.spec.ServerTimeout)
 		}
 		select {
 		case <-u.changed:
 		case <-ctx.Done():
-		case <-limit.C:
+		case <-limit:
 			return false
 		}
 	}

@@ -308,9 +308,7 @@ func (u *Lease) releaseParts(ctx context.Context) (succeeded int, answers []erro
 	over := ctx.Done()
 	var grace <-chan time.Time
 	if ctx.Err() != nil {
-		timer := time.NewTimer(lease.CancelGrace)
-		defer timer.Stop()
-		over, grace = nil, timer.C
+		over, grace = nil, time.After(lease.CancelGrace)
 	}
 	for waiting := true; ; {
 		succeeded = 0
@@ -334,9 +332,7 @@ func (u *Lease) releaseParts(ctx context.Context) (succeeded int, answers []erro
 		closing := u.keeperClosed // just now, or the lease would have ended before
 		u.mu.Unlock()
 		if closing && grace == nil {
-			timer := time.NewTimer(server.CloseTimeout)
-			defer timer.Stop()
-			grace = timer.C
+			grace = time.After(server.CloseTimeout)
 		}
 		select {
 		case <-u.changed:

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"fmt"
 	"time"
 )
@@ -15,8 +16,8 @@ const (
 )
 
 // BeginClose notes that the keeper is being closed. From now on no work begins but that which releases something. It reports whether this
-// is the first call, and how long the caller should wait.
-func (s *Server) BeginClose() (first bool, wait time.Duration) {
+// is the first call.
+func (s *Server) BeginClose() (first bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	first = !s.closed
@@ -25,7 +26,7 @@ func (s *Server) BeginClose() (first bool, wait time.Duration) {
 		s.closeBy = time.Now().Add(CloseTimeout)
 		s.ended = make(chan struct{})
 	}
-	return first, time.Until(s.closeBy)
+	return first
 }
 
 // EndWaits ends Closing, and the calls that callers send in their own goroutines.
@@ -53,21 +54,11 @@ func (s *Server) Shutdown() {
 	s.Transport.Close()
 }
 
-// WaitShutdown waits until shutdown is done, and reports whether it was in time.
-func (s *Server) WaitShutdown(wait time.Duration) bool {
-	t := time.NewTimer(wait)
-	defer t.Stop()
-	select {
-	case <-s.ended:
-		return true
-	case <-t.C:
-	}
-	select {
-	case <-s.ended:
-		return true
-	default:
-		return false
-	}
+// WaitShutdown waits until Shutdown is done, for as long as Close may, and reports whether it was in time.
+func (s *Server) WaitShutdown() bool {
+	within, cancel := context.WithTimeout(context.Background(), s.UntilClosed())
+	defer cancel()
+	return WaitFor(within, s.ended)
 }
 
 // UntilClosed returns for how long Close waits from now on. It was called.

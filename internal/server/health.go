@@ -155,12 +155,11 @@ func (sh *Health) WaitError(ctx context.Context) error {
 
 // NearDeadline returns a channel that receives DeadlineLead before ctx's deadline, or nil if that time has passed or there is
 // no deadline.
-func NearDeadline(ctx context.Context) (near <-chan time.Time, stop func()) {
+func NearDeadline(ctx context.Context) <-chan time.Time {
 	if deadline, ok := ctx.Deadline(); ok {
 		if left := time.Until(deadline) - DeadlineLead; left > 0 {
-			timer := time.NewTimer(left)
-			return timer.C, func() { timer.Stop() }
+			return time.After(left)
 		}
 	}
-	return nil, func() {}
+	return nil
 }

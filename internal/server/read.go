@@ -57,10 +57,8 @@ func ReadAgain[T any](ctx context.Context, s *Server, fn func() (T, error)) (T, 
 
 // Pause waits for so long, or until ctx ends or until Close, which are errors.
 func (s *Server) Pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()

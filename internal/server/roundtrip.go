@@ -49,15 +49,12 @@ func (s *Server) RoundTrip(ctx context.Context, maxAttempts int, prepare func(p 
 		if retries == nil {
 			retries = s.Config.Retry.NewBackoff()
 		}
-		pause := time.NewTimer(retries.NextBackOff())
-		select {
-		case <-pause.C:
-		case <-s.closing.Done():
-			pause.Stop()
-			return nil, inDoubt, ErrClosed
-		case <-ctx.Done():
-			pause.Stop()
-			return nil, inDoubt, Chain(err, ctx.Err())
+		switch end := s.Pause(ctx, retries.NextBackOff()); end {
+		case nil:
+		case ErrClosed:
+			return nil, inDoubt, end
+		default:
+			return nil, inDoubt, Chain(err, end)
 		}
 	}
 }

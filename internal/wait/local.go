@@ -50,8 +50,7 @@ func (w *Local) Wait(ctx context.Context, key string, maxAge time.Duration, sinc
 	place := q.waiting.PushBack(turn)
 	w.mu.Unlock()
 
-	near, stop := server.NearDeadline(ctx)
-	defer stop()
+	near := server.NearDeadline(ctx)
 	for waiting := true; waiting; {
 		select {
 		case <-turn:
