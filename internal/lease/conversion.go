@@ -82,7 +82,7 @@ func (h *Lease) ResolveInBackground(c *Cleanup, direct bool, use string, call *O
 		instead.Step(claim.Event{Kind: claim.Continued}, nil)
 		instead.forget()
 	}
-	c.await()
+	<-c.Done() // it is about to end
 	found := c.Lease()
 	if found != nil && h.Err() == nil && found.Err() == nil {
 		return found, true

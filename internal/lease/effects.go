@@ -25,6 +25,13 @@ type actions struct {
 // begin steps the claim. The caller holds Mu.
 func (a *actions) begin(h *Lease, now claim.Instant, ev *claim.Event, cause error) {
 	l, d := h.lock, h.lock.d
+	switch ev.Kind {
+	case claim.RenewFailed:
+		ev.Pause, h.lastErr = h.pauseLocked(), cause
+	case claim.ReleaseFailed:
+		ev.Pause, h.cleanup.failure = h.pauseLocked(), cause
+		ev.Last = !d.MayRetry(time.Now().Add(ev.Pause))
+	}
 	if r := h.request; r != nil {
 		switch ev.Kind {
 		case claim.Replied, claim.AskFailed:
@@ -43,9 +50,6 @@ func (a *actions) begin(h *Lease, now claim.Instant, ev *claim.Event, cause erro
 		if a.StopSharing {
 			x.End()
 		}
-	}
-	if ev.Kind == claim.RenewFailed {
-		h.lastErr = cause
 	}
 	if a.Explained {
 		h.cleanup.loss = cause
@@ -67,7 +71,8 @@ func (a *actions) begin(h *Lease, now claim.Instant, ev *claim.Event, cause erro
 		a.endContexts = h.endLocked(a.err)
 	}
 	if a.Release && h.cleanup == nil {
-		h.cleanup = h.newCleanup()
+		d.BeginWork(true) // Close waits for it
+		h.cleanup = &Cleanup{of: h}
 		if h.request != nil && h.ErrLocked() == nil {
 			if origin := h.request.Origin(); origin != nil {
 				origin.SetUndoing(h.cleanup)
@@ -77,12 +82,6 @@ func (a *actions) begin(h *Lease, now claim.Instant, ev *claim.Event, cause erro
 	if a.Release || a.Check || a.Found || a.Finished {
 		a.cleanup = h.cleanup
 	}
-	a.setTimer(h)
-}
-
-// setTimer sets or cancels the lease's timer. The caller holds Mu.
-func (a *actions) setTimer(h *Lease) {
-	d := h.lock.d
 	switch {
 	case a.Pause:
 		d.Timers.Set(&h.timer, time.Now().Add(h.pauseLocked()))
@@ -181,13 +180,6 @@ func (h *Lease) pauseLocked() time.Duration {
 		h.backoff = h.lock.d.Config.Retry.NewBackoff()
 	}
 	return h.backoff.NextBackOff()
-}
-
-// pause is pauseLocked.
-func (h *Lease) pause() time.Duration {
-	h.Mu.Lock()
-	defer h.Mu.Unlock()
-	return h.pauseLocked()
 }
 
 // breakerKnown handles the answer who has broken what the token had; nil: nobody, as far as is known.

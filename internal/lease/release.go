@@ -149,12 +149,6 @@ var (
 	errUnsure    = server.NewLoss(server.LossUnavailable, "it is not known whether it was converted to another lease")
 )
 
-// newCleanup returns a cleanup for which Close waits.
-func (h *Lease) newCleanup() *Cleanup {
-	h.lock.d.BeginWork(true)
-	return &Cleanup{of: h}
-}
-
 // CleanUp releases whatever a token has at the server, in the background, and keeps requests with it that arrive later from being granted. It
 // is repeated until the server has answered, but not beyond that time. The observer may be nil.
 func (l *Lock) CleanUp(token string, observer Observer, until time.Time) *Cleanup {
@@ -300,15 +294,7 @@ func (c *Cleanup) checked(call *transport.Call) {
 
 // failed handles a call that was not answered, or by an error.
 func (c *Cleanup) failed(err error) {
-	h := c.of
-	h.Mu.Lock()
-	pause := h.pauseLocked()
-	c.failure = err
-	h.Mu.Unlock()
-	h.Step(claim.Event{
-		Kind: claim.ReleaseFailed, Outcome: server.OutcomeOf(err), Retryable: transport.Retryable(err),
-		Pause: pause, Last: !h.lock.d.MayRetry(time.Now().Add(pause)),
-	}, nil)
+	c.of.Step(claim.Event{Kind: claim.ReleaseFailed, Outcome: server.OutcomeOf(err), Retryable: transport.Retryable(err)}, err)
 }
 
 // holder returns the lease that the caller of Convert has now, or nil if the release is not of a conversion.
@@ -394,9 +380,6 @@ func (c *Cleanup) ErrNow() error {
 	}
 	return c.of.lock.Fail(ErrReleaseUnanswered)
 }
-
-// await waits until a cleanup has ended that is about to.
-func (c *Cleanup) await() { <-c.finished.Done() }
 
 // Done is closed when the cleanup has ended, and no renewal of the lease is under way.
 func (c *Cleanup) Done() <-chan struct{} { return c.finished.Done() }

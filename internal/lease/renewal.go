@@ -32,7 +32,7 @@ func (h *Lease) renewed(call *transport.Call, ms int64, does retain.Renewal) {
 	r, err := h.lock.DecodeRenewal(call, does.Ask)
 	if err != nil {
 		lasting := transport.WrongType(err)
-		done := h.Step(claim.Event{Kind: claim.RenewFailed, Lasting: lasting, Pause: h.pause()}, err)
+		done := h.Step(claim.Event{Kind: claim.RenewFailed, Lasting: lasting}, err)
 		if x := h.sharing(); x != nil && !done.End && transport.SlotMigrates(err) {
 			x.RenewalRefused(does)
 		}
