@@ -87,16 +87,6 @@ func New(cfg Config) *Keeper {
 	return k
 }
 
-// fastBackoffsLocked returns what the locks of a name share, by the lock's key. The caller holds mu.
-func (k *Keeper) fastBackoffsLocked(key string) *server.FastBackoffs {
-	s, known := k.fastBackoffs.Get(key)
-	if !known {
-		s = &server.FastBackoffs{}
-		k.fastBackoffs.Add(key, s)
-	}
-	return s
-}
-
 // subscribed handles the acknowledgement of a subscription. Messages may have been lost before it, so all waiters of the channel send a
 // heartbeat, and retained leases ask whether they were recalled.
 func (k *Keeper) subscribed(channel string) {

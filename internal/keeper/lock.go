@@ -88,7 +88,12 @@ func (k *Keeper) Lock(spec Spec) (*Lock, error) {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	l.FastBackoff = k.fastBackoffsLocked(l.Key())
+	shares, known := k.fastBackoffs.Get(l.Key())
+	if !known {
+		shares = &server.FastBackoffs{}
+		k.fastBackoffs.Add(l.Key(), shares)
+	}
+	l.FastBackoff = shares
 	return l, nil
 }
 

@@ -8,7 +8,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
-	"github.com/lockkeeper/lockkeeper/internal/transport"
 )
 
 // This file has what another package needs to build one lease of several, each at a server of its own and so of another
@@ -90,7 +89,7 @@ type TokenReply struct {
 func (l *Lock) NewTokenRequest(token string, since time.Time, observer lease.Observer, inDoubt bool) *TokenRequest {
 	t := &TokenRequest{}
 	r := &t.request
-	r.part, r.mode, r.reportedRank, r.health = t, claim.Part, -1, &r.own
+	r.part, r.mode, r.policyArg, r.reportedRank, r.health = t, claim.Part, "", -1, &r.own
 	c := claim.New(claim.Part, false, inDoubt)
 	c.SetSince(l.k.Instant(since))
 	// It is registered under the token. A serial in it may be of another keeper, and so equal to one of this keeper's.
@@ -111,11 +110,6 @@ func (t *TokenRequest) Send(server int, receiver TokenReceiver) {
 	if done := r.Step(claim.Event{Kind: claim.Called}, nil); !done.Ask { // it has ended
 		t.answer(TokenReply{}, nil)
 	}
-}
-
-// setCall makes the call that of the request.
-func (t *TokenRequest) setCall(call *transport.Call) {
-	t.request.lock.SetAcquire(call, t.request.Token(), "", nil)
 }
 
 // answerPart passes the outcome of a call to the receiver, unless the request is sent once more. err is why there is no reply.

@@ -337,17 +337,12 @@ type askCall struct {
 	fast   bool      // of the fast script
 }
 
-// hasFastAcquire reports whether requests of this lock can take the fast script. That relies on metadata which others may have kept
+// mayUseFast reports whether the next call of the request should be of the fast script. That relies on metadata which others may have kept
 // for short leases: for half of MetadataTTL at least, by when renewals keep it for this lease.
-func (l *Lock) hasFastAcquire() bool {
-	return l.Fast().Acquire != nil && server.Duration(l.TTL) <= l.k.Config.MetadataTTL/4
-}
-
-// mayUseFast reports whether the next call of the request should be of the fast script.
 func (r *request) mayUseFast() bool {
-	ofWindow := r.lock.FastOfWindow() // it takes one permit
+	l, ofWindow := r.lock, r.lock.FastOfWindow() // it takes one permit
 	return r.origin == nil && r.part == nil && !r.retained && (ofWindow && !r.several || !ofWindow && r.quota == nil) &&
-		r.lock.hasFastAcquire() && r.lock.FastBackoff.Acquire.Usable()
+		l.Fast().Acquire != nil && server.Duration(l.TTL) <= l.k.Config.MetadataTTL/4 && l.FastBackoff.Acquire.Usable()
 }
 
 // newCallLocked prepares a call, which is under way from now on.
@@ -358,8 +353,6 @@ func (r *request) newCallLocked(general bool) *askCall {
 	c.health.Sent(c.sent)
 	r.call = c
 	switch {
-	case r.part != nil:
-		r.part.setCall(&c.Call)
 	case c.fast:
 		l.SetFastAcquire(&c.Call, r.Token())
 	case r.quota != nil:
@@ -384,23 +377,20 @@ func (r *request) maxWait() any {
 
 // decode returns the reply to the call.
 func (c *askCall) decode() (a protocol.AcquireReply, err error) {
-	lim := c.r.lock.spec.Limits
-	switch {
-	case c.r.part != nil:
-		a, err = server.Decode(&c.Call, protocol.ParseAcquireReply)
-		if err == nil && a.Code != lua.Granted && a.Code != lua.Refused && a.Code != lua.Tombstoned {
-			err = fmt.Errorf("%w: code %d for a request that does not wait", protocol.ErrReply, a.Code)
-		}
+	parse := protocol.ParseAcquireReply
+	switch lim := c.r.lock.spec.Limits; {
 	case c.fast && c.r.quota != nil:
-		a, err = server.Decode(&c.Call, func(n []int64) (protocol.AcquireReply, error) {
+		parse = func(n []int64) (protocol.AcquireReply, error) {
 			return protocol.ParseFastAllowReply(n, lim.Window, server.Millis(lim.Per))
-		})
+		}
 	case c.fast:
-		a, err = server.Decode(&c.Call, protocol.ParseFastAcquireReply)
+		parse = protocol.ParseFastAcquireReply
 	case c.r.quota != nil:
-		a, err = server.Decode(&c.Call, protocol.ParseAllowReply)
-	default:
-		a, err = server.Decode(&c.Call, protocol.ParseAcquireReply)
+		parse = protocol.ParseAllowReply
+	}
+	a, err = server.Decode(&c.Call, parse)
+	if err == nil && c.r.part != nil && a.Code != lua.Granted && a.Code != lua.Refused && a.Code != lua.Tombstoned {
+		err = fmt.Errorf("%w: code %d for a request that does not wait", protocol.ErrReply, a.Code)
 	}
 	return a, err
 }
@@ -446,8 +436,11 @@ func (r *request) replied(c *askCall, a protocol.AcquireReply) claim.Effects {
 	l, k := r.lock, r.lock.k
 	now := time.Now()
 	ev := claim.Event{
-		Kind: claim.Replied, Code: codeOf(a), Sent: k.Instant(c.Sent), Fast: c.fast, More: a.More,
+		Kind: claim.Replied, Code: server.CodeOf(a.Code), Sent: k.Instant(c.Sent), Fast: c.fast, More: a.More,
 		Fence: a.Fence, Clock: a.Now, Place: a.Place, Exhausted: k.Config.Retry.Exhausted(r.began, now),
+	}
+	if a.Undecided {
+		ev.Code = claim.Undecided
 	}
 	if r.part == nil && l.FastBackoff.Acquire.Answered(c.fast, r.mode == claim.Wait, a) {
 		if r.quota != nil {
@@ -479,14 +472,6 @@ func (r *request) replied(c *askCall, a protocol.AcquireReply) claim.Effects {
 		}
 	}
 	return r.StepAt(k.Instant(now), ev, cause)
-}
-
-// codeOf returns what a reply to a request says.
-func codeOf(a protocol.AcquireReply) claim.Code {
-	if a.Undecided {
-		return claim.Undecided
-	}
-	return server.CodeOf(a.Code)
 }
 
 var (
