@@ -28,35 +28,22 @@ type Quota struct {
 // ParseAcquireReply returns the reply of acquire.lua.
 func ParseAcquireReply(n []int64) (AcquireReply, error) {
 	const script = "acquire"
-	code, err := reply(n).code(script)
-	if err != nil {
+	if err := reply(n).check(script, acquired); err != nil {
 		return AcquireReply{}, err
 	}
-	a := AcquireReply{Code: code}
+	a := AcquireReply{Code: n[0]}
 	flags := int64(0)
-	switch code {
+	switch a.Code {
 	case lua.Granted:
-		if err := reply(n).checkLength(script, 5); err != nil {
-			return AcquireReply{}, err
-		}
 		until := n[3]
 		a.Fence, a.Now, flags = n[1], n[2], n[4]
 		if a.Fence <= 0 || a.Now < 0 || until <= a.Now {
 			return AcquireReply{}, invalid(script, "fence %d, from %d until %d", a.Fence, a.Now, until)
 		}
 	case lua.Refused:
-		if err := reply(n).checkLength(script, 4); err != nil {
-			return AcquireReply{}, err
-		}
 		a.Now, a.RetryAfter, flags = n[1], n[2], n[3]
 	case lua.Waiting:
-		if err := reply(n).checkLength(script, 7); err != nil {
-			return AcquireReply{}, err
-		}
 		a.Now, a.Seq, a.Place, a.Rank, a.RetryIn, flags = n[1], n[2], n[3], int(n[4]), n[5], n[6]
-	case lua.Tombstoned, lua.Conflict, lua.AboveLimit:
-	default:
-		return AcquireReply{}, invalid(script, "code %d", code)
 	}
 	a.More, a.LimitsChanged = flags&lua.NoteMore != 0, flags&lua.NoteLimits != 0
 	return a, nil
@@ -65,11 +52,10 @@ func ParseAcquireReply(n []int64) (AcquireReply, error) {
 // ParseFastAcquireReply returns the reply of a fast script that acquires. The second number of window_acquire.lua is left out.
 func ParseFastAcquireReply(n []int64) (AcquireReply, error) {
 	const script = "a fast acquire"
-	code, err := reply(n).code(script)
-	if err != nil {
+	if err := reply(n).check(script, nil); err != nil {
 		return AcquireReply{}, err
 	}
-	switch {
+	switch code := n[0]; {
 	case len(n) > 2:
 	case code > minFenceAlone && code <= maxFence:
 		return AcquireReply{Code: lua.Granted, Fence: code}, nil

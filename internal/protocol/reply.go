@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -23,21 +24,32 @@ func invalid(script, format string, args ...any) error {
 	return fmt.Errorf("%w: %s, from %s", ErrReply, fmt.Sprintf(format, args...), script)
 }
 
-// code returns the first number.
-func (n reply) code(script string) (int64, error) {
+// check returns an error unless the first number is one of these codes, and the reply has as many numbers as belong to it; 0: any. If lengths is
+// nil, it may be any number.
+func (n reply) check(script string, lengths map[int64]int) error {
 	if len(n) == 0 {
-		return 0, invalid(script, "an empty array")
+		return invalid(script, "an empty array")
 	}
-	return n[0], nil
-}
-
-// checkLength returns an error if the reply does not have the length that its code requires.
-func (n reply) checkLength(script string, length int) error {
-	if len(n) != length {
+	switch length, known := lengths[n[0]]; {
+	case lengths == nil:
+	case !known:
+		return invalid(script, "code %d", n[0])
+	case length > 0 && len(n) != length:
 		return invalid(script, "%d numbers after code %d, want %d", len(n)-1, n[0], length-1)
 	}
 	return nil
 }
+
+// The codes of replies, with the lengths of these.
+var (
+	acquired = map[int64]int{lua.Granted: 5, lua.Refused: 4, lua.Waiting: 7, lua.Tombstoned: 0, lua.Conflict: 0, lua.AboveLimit: 0}
+	broke    = map[int64]int{lua.Granted: 3, lua.Left: 3, lua.Refused: 3}
+	fastRen  = map[int64]int{lua.Granted: 1, lua.Recalled: 1, lua.Refused: 1}
+	renewed  = map[int64]int{lua.Granted: 2, lua.Refused: 1}
+	limited  = map[int64]int{lua.Granted: 7}
+	raised   = map[int64]int{lua.Granted: 2, lua.Unknown: 2, lua.Refused: 1}
+	identity = map[int64]int{lua.Granted: 5, lua.Unknown: 1}
+)
 
 // minFenceAlone is less than any fence that is a reply of its own; see LEAST_FENCE in lua/lib/constants.lua.
 const minFenceAlone = 1e12
@@ -56,13 +68,13 @@ type ReleaseReply struct {
 // ParseReleaseReply returns the reply of release.lua or complete.lua.
 func ParseReleaseReply(n []int64) (ReleaseReply, error) {
 	const script = "release"
-	code, err := reply(n).code(script)
-	if err == nil {
-		err = reply(n).checkLength(script, 1)
-	}
-	if err != nil {
+	if err := reply(n).check(script, nil); err != nil {
 		return ReleaseReply{}, err
 	}
+	if len(n) > 1 {
+		return ReleaseReply{}, invalid(script, "%d numbers after code %d, want 0", len(n)-1, n[0])
+	}
+	code := n[0]
 	r := ReleaseReply{Code: code % lua.ReleaseMore, More: code&lua.ReleaseMore != 0, QueueEmpty: code&lua.ReleaseQueueEmpty != 0}
 	switch r.Code {
 	case lua.Granted, lua.Left, lua.Refused, lua.Held:
@@ -96,18 +108,13 @@ type BreakReply struct {
 
 // ParseBreakReply returns the reply of break.lua.
 func ParseBreakReply(n []int64) (BreakReply, error) {
-	const script = "break"
-	code, err := reply(n).code(script)
-	if err != nil {
+	if err := reply(n).check("break", broke); err != nil {
 		return BreakReply{}, err
 	}
-	if err := reply(n).checkLength(script, 3); err != nil {
-		return BreakReply{}, err
+	if n[1]&^1 != 0 || n[2]&^1 != 0 {
+		return BreakReply{}, invalid("break", "%v", n)
 	}
-	if code != lua.Granted && code != lua.Left && code != lua.Refused || n[1]&^1 != 0 || n[2]&^1 != 0 {
-		return BreakReply{}, invalid(script, "%v", n)
-	}
-	return BreakReply{code, n[1] == 1, n[2] == 1}, nil
+	return BreakReply{n[0], n[1] == 1, n[2] == 1}, nil
 }
 
 // RenewReply is the reply of renew.lua, of shorten.lua, or of a fast script that renews.
@@ -119,42 +126,21 @@ type RenewReply struct {
 
 // ParseFastRenewReply returns the reply of a fast script that renews.
 func ParseFastRenewReply(n []int64) (RenewReply, error) {
-	const script = "a fast renewal"
-	code, err := reply(n).code(script)
-	if err == nil {
-		err = reply(n).checkLength(script, 1)
-	}
-	switch {
-	case err != nil:
+	if err := reply(n).check("a fast renewal", fastRen); err != nil {
 		return RenewReply{}, err
-	case code == lua.Granted || code == lua.Recalled:
-		return RenewReply{Held: true, Recalled: code == lua.Recalled}, nil
-	case code == lua.Refused:
-		return RenewReply{}, nil
 	}
-	return RenewReply{}, invalid(script, "code %d", code)
+	return RenewReply{Held: n[0] != lua.Refused, Recalled: n[0] == lua.Recalled}, nil
 }
 
 // ParseRenewReply returns the reply of renew.lua or shorten.lua.
 func ParseRenewReply(n []int64) (RenewReply, error) {
-	const script = "renew"
-	code, err := reply(n).code(script)
-	if err != nil {
+	if err := reply(n).check("renew", renewed); err != nil || n[0] == lua.Refused {
 		return RenewReply{}, err
 	}
-	switch code {
-	case lua.Granted:
-		if err := reply(n).checkLength(script, 2); err != nil {
-			return RenewReply{}, err
-		}
-		if n[1] <= 0 {
-			return RenewReply{}, invalid(script, "fence %d", n[1])
-		}
-		return RenewReply{Held: true, Fence: n[1]}, nil
-	case lua.Refused:
-		return RenewReply{}, reply(n).checkLength(script, 1)
+	if n[1] <= 0 {
+		return RenewReply{}, invalid("renew", "fence %d", n[1])
 	}
-	return RenewReply{}, invalid(script, "code %d", code)
+	return RenewReply{Held: true, Fence: n[1]}, nil
 }
 
 // ParseRetainedRenewReply is ParseRenewReply for a renewal of a lease that the process retains.
@@ -162,17 +148,12 @@ func ParseRetainedRenewReply(n []int64) (RenewReply, error) {
 	if len(n) <= 1 {
 		return ParseRenewReply(n)
 	}
-	if err := reply(n).checkLength("renew", 3); err != nil {
-		return RenewReply{}, err
+	last := n[len(n)-1]
+	r, err := ParseRenewReply(n[:len(n)-1])
+	if err != nil || !r.Held || last&^1 != 0 {
+		return RenewReply{}, cmp.Or(err, invalid("renew", "recalled is %d", last))
 	}
-	r, err := ParseRenewReply(n[:2])
-	if err != nil {
-		return RenewReply{}, err
-	}
-	if n[2] != 0 && n[2] != 1 {
-		return RenewReply{}, invalid("renew", "recalled is %d", n[2])
-	}
-	r.Recalled = n[2] == 1
+	r.Recalled = last == 1
 	return r, nil
 }
 
@@ -199,12 +180,11 @@ type WaiterChange struct {
 // ParseHeartbeatReply returns the reply of heartbeat.lua to a command with that many waiters.
 func ParseHeartbeatReply(n []int64, waiters int) (HeartbeatReply, error) {
 	const script, head, each = "heartbeat", 7, 4
-	code, err := reply(n).code(script)
-	if err != nil {
+	if err := reply(n).check(script, nil); err != nil {
 		return HeartbeatReply{}, err
 	}
-	if code != lua.Waiting || len(n) < head || (len(n)-head)%each != 0 {
-		return HeartbeatReply{}, invalid(script, "%d numbers, code %d", len(n), code)
+	if n[0] != lua.Waiting || len(n) < head || (len(n)-head)%each != 0 {
+		return HeartbeatReply{}, invalid(script, "%d numbers, code %d", len(n), n[0])
 	}
 	if n[5] < 0 || n[5] > int64(waiters) {
 		return HeartbeatReply{}, invalid(script, "waiter %d of %d is the first", n[5], waiters)
@@ -244,14 +224,7 @@ type LimitReply struct {
 // ParseLimitReply returns the reply of limit.lua.
 func ParseLimitReply(n []int64) (LimitReply, error) {
 	const script = "limit"
-	code, err := reply(n).code(script)
-	switch {
-	case err != nil:
-		return LimitReply{}, err
-	case code != lua.Granted:
-		return LimitReply{}, invalid(script, "code %d", code)
-	}
-	if err := reply(n).checkLength(script, 7); err != nil {
+	if err := reply(n).check(script, limited); err != nil {
 		return LimitReply{}, err
 	}
 	for _, x := range n {
@@ -275,46 +248,23 @@ type RaiseFenceReply struct {
 
 // ParseRaiseFenceReply returns the reply of raise_fence.lua to a command with that fence.
 func ParseRaiseFenceReply(n []int64, fence int64) (RaiseFenceReply, error) {
-	const script = "raise_fence"
-	code, err := reply(n).code(script)
-	if err != nil {
+	if err := reply(n).check("raise_fence", raised); err != nil {
 		return RaiseFenceReply{}, err
 	}
-	length := 2
-	switch code {
-	case lua.Granted, lua.Unknown:
-	case lua.Refused:
-		length = 1
-	default:
-		return RaiseFenceReply{}, invalid(script, "code %d", code)
-	}
-	if err := reply(n).checkLength(script, length); err != nil {
-		return RaiseFenceReply{}, err
-	}
-	switch {
+	switch code := n[0]; {
 	case code == lua.Unknown:
 		return RaiseFenceReply{Code: code, Uptime: n[1]}, nil
 	case code == lua.Refused:
 		return RaiseFenceReply{Code: code}, nil
 	case n[1] < fence:
-		return RaiseFenceReply{}, invalid(script, "fence %d after %d", n[1], fence)
+		return RaiseFenceReply{}, invalid("raise_fence", "fence %d after %d", n[1], fence)
 	}
-	return RaiseFenceReply{Code: code, Fence: n[1]}, nil
+	return RaiseFenceReply{Code: lua.Granted, Fence: n[1]}, nil
 }
 
 // ParseIdentityReply returns the reply of identity.lua: the run_id of the server as four numbers, all 0 if it does not report one.
 func ParseIdentityReply(n []int64) (runID [4]int64, err error) {
-	const script = "identity"
-	code, err := reply(n).code(script)
-	switch {
-	case err != nil:
-		return runID, err
-	case code == lua.Unknown:
-		return runID, reply(n).checkLength(script, 1)
-	case code != lua.Granted:
-		return runID, invalid(script, "code %d", code)
-	}
-	if err := reply(n).checkLength(script, 1+len(runID)); err != nil {
+	if err := reply(n).check("identity", identity); err != nil || n[0] == lua.Unknown {
 		return runID, err
 	}
 	return [4]int64(n[1:]), nil
