@@ -1,5 +1,7 @@
 package protocol
 
+import "strings"
+
 // MatchGlob reports whether a text matches a pattern of the command KEYS: * any text, ? one byte, [abc], [a-z] and [^a] one byte of
 // a set, \x the byte x. It takes time proportional to the product of their lengths at most.
 func MatchGlob(pattern, text string) bool {
@@ -66,14 +68,6 @@ func matchSet(pattern string, p int, b byte) (next int, ok bool) {
 }
 
 // QuoteGlob returns a pattern that matches this text alone.
-func QuoteGlob(text string) string {
-	quoted := make([]byte, 0, len(text))
-	for i := range len(text) {
-		switch text[i] {
-		case '*', '?', '[', ']', '\\', '^', '-':
-			quoted = append(quoted, '\\')
-		}
-		quoted = append(quoted, text[i])
-	}
-	return string(quoted)
-}
+func QuoteGlob(text string) string { return quotes.Replace(text) }
+
+var quotes = strings.NewReplacer(`*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`, `\`, `\\`, `^`, `\^`, `-`, `\-`)

@@ -2,6 +2,7 @@ package protocol
 
 import (
 	"crypto/rand"
+	"strings"
 	"sync"
 )
 
@@ -42,13 +43,5 @@ func (s *Serials) Next() (serial [SerialLength]byte) {
 
 // isSerial reports whether a text can be a request's serial.
 func isSerial(text string) bool {
-	if text == "" || len(text) > maxSerial {
-		return false
-	}
-	for _, c := range []byte(text) {
-		if (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') {
-			return false
-		}
-	}
-	return true
+	return text != "" && len(text) <= maxSerial && strings.Trim(text, base62) == ""
 }

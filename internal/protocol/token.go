@@ -110,11 +110,8 @@ func ParseToken(text string) (t Token, ok bool) {
 	if t.ClaimTTL, terms, ok = number(terms[1:]); !ok {
 		return Token{}, false
 	}
-	end := 0
-	for end < len(terms) && terms[end] >= 'a' && terms[end] <= 'z' {
-		end++
-	}
-	t.Flags, terms = terms[:end], terms[end:]
+	rest := strings.TrimLeft(terms, "abcdefghijklmnopqrstuvwxyz")
+	t.Flags, terms = terms[:len(terms)-len(rest)], rest
 	if terms != "" {
 		if t.Number, terms, ok = number(terms); !ok || terms != "" {
 			return Token{}, false
@@ -125,10 +122,7 @@ func ParseToken(text string) (t Token, ok bool) {
 
 // number cuts a decimal number of one digit or more off the front of a text.
 func number(text string) (n int64, rest string, ok bool) {
-	end := 0
-	for end < len(text) && text[end] >= '0' && text[end] <= '9' {
-		end++
-	}
-	n, err := strconv.ParseInt(text[:end], 10, 64)
-	return n, text[end:], err == nil
+	rest = strings.TrimLeft(text, "0123456789")
+	n, err := strconv.ParseInt(text[:len(text)-len(rest)], 10, 64)
+	return n, rest, err == nil
 }
