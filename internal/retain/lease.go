@@ -297,7 +297,7 @@ func (l *Lease) Due(g Gate, now claim.Instant, ttl time.Duration, out *Effects) 
 	if n > 0 || l.usedAt == 0 || inside > 0 {
 		l.usedAt, out.Used = now, true
 	}
-	return Tick(now.Sub(l.usedAt), ttl, inside) == GiveBack
+	return inside == 0 && now.Sub(l.usedAt) >= ttl // for its ttl
 }
 
 // Renewal returns what a renewal does that is about to be sent, and would include the metadata or not. Of a turn, only the metadata know of

@@ -69,23 +69,6 @@ func (p Policy) fade(now time.Duration) Policy {
 	return p
 }
 
-// Decision is what to do with a retained lease when its renewal is due.
-type Decision uint8
-
-// The decisions.
-const (
-	Renew    Decision = iota
-	GiveBack          // nobody has used it for its ttl
-)
-
-// Tick decides on a lease that was last used idle ago. With callers inside it is used at this moment.
-func Tick(idle, ttl time.Duration, inside int) Decision {
-	if inside == 0 && idle >= ttl {
-		return GiveBack
-	}
-	return Renew
-}
-
 // Hears reports whether a recall since the lease was last confirmed would have been received: whether the subscription then, in
 // whose epoch that request was sent, is the present one. While there is none the epoch is even.
 func Hears(confirmed, current uint64) bool { return confirmed == current && current&1 == 1 }

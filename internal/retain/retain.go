@@ -5,7 +5,6 @@
 //   - Hold (hold.go) is who is inside by it, and whether another may enter. Entering and leaving take an atomic step each and a look
 //     at the clock. The steps are those of word (word.go).
 //   - Name (name.go) is what the process remembers of a name, and Policy (policy.go) says when a lease is worth retaining.
-//   - Tick (policy.go) says of a lease whether to renew it or to give it back.
 //   - Names (names.go) bounds how many names a process keeps.
 //
 // It knows nothing of Redis, starts no goroutine and sets no timer. All but Hold and Names is pure, as package claim is: a Hold is the
