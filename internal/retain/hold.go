@@ -45,10 +45,16 @@ func (h *Hold) SetDeadline(deadline time.Time) { h.deadline.Store(int64(deadline
 // Open admits callers, and counts one as inside: the one whose request brought the lease. If closed is set, it only counts that
 // one; so does the end of the lease, if it came first.
 func (h *Hold) Open(closed bool) {
+	h.step(func(w word) (word, bool) { return w.open(closed), true })
+}
+
+// step replaces the word by the next one, and returns what next has reported.
+func (h *Hold) step(next func(word) (word, bool)) bool {
 	for {
 		w := h.word.Load()
-		if h.word.CompareAndSwap(w, uint64(word(w).open(closed))) {
-			return
+		changed, ok := next(word(w))
+		if uint64(changed) == w || h.word.CompareAndSwap(w, uint64(changed)) {
+			return ok
 		}
 	}
 }
@@ -107,15 +113,7 @@ func (h *Hold) EnterAlone() Entry {
 }
 
 // Want announces a caller that waits for the one inside to leave. It reports false if nobody is inside, or the hold is closed.
-func (h *Hold) Want() bool {
-	for {
-		w := h.word.Load()
-		next, ok := word(w).want()
-		if !ok || h.word.CompareAndSwap(w, uint64(next)) {
-			return ok
-		}
-	}
-}
+func (h *Hold) Want() bool { return h.step(word.want) }
 
 // Unwant ends what Want announced.
 func (h *Hold) Unwant() { h.word.And(uint64(^wanted)) }
@@ -139,27 +137,14 @@ func (h *Hold) Pass() bool {
 		h.Unwant()
 		return false
 	}
-	for {
-		w := h.word.Load()
-		next, passed := word(w).pass()
-		if h.word.CompareAndSwap(w, uint64(next)) {
-			return passed
-		}
-	}
+	return h.step(word.pass)
 }
 
 // Close closes the hold. It reports whether it was open.
 func (h *Hold) Close() bool { return word(h.word.And(uint64(^opened)))&opened != 0 }
 
 // End closes the hold because its lease has ended.
-func (h *Hold) End() {
-	for {
-		w := h.word.Load()
-		if h.word.CompareAndSwap(w, uint64(word(w).end())) {
-			return
-		}
-	}
-}
+func (h *Hold) End() { h.step(func(w word) (word, bool) { return w&^opened | ended, true }) }
 
 // Inside returns how many are inside. In a closed hold it only falls, but for callers that are about to find it closed.
 func (h *Hold) Inside() int { return int(word(h.word.Load()) & inside) }

@@ -102,7 +102,7 @@ var (
 	refusedKeys = stepOf("two keys refused", func(w *world, out *Effects) { w.RenewalRefused(w.hold, w.now, w.sent, out) })
 	subscribed  = stepOf("subscription lost, or another one", func(w *world, _ *Effects) { w.epoch.Add(1) })
 	comer       = stepOf("another is about to find the gate closed", func(w *world, _ *Effects) {
-		w.hold.word.Store(uint64(word(w.hold.word.Load()).enter()))
+		w.hold.word.Store(w.hold.word.Load() + uint64(use+1))
 	})
 	turnedAway = stepOf("it is turned away", func(w *world, out *Effects) { w.TurnedAway(w.hold, w.now, w.hold.Leave(), out) })
 )

@@ -29,22 +29,16 @@ func (w word) open(closed bool) word {
 	return w + opened + use + 1
 }
 
-// enter counts a caller as inside, who may have to leave at once; see mayStay.
-func (w word) enter() word { return w + use + 1 }
-
 // yieldEvery is after how many uses a caller lets other goroutines run. Callers who enter and leave in a loop never block, and would keep
 // the processors for 10 ms each: as long as that, times the callers per processor, a recall would wait for the goroutine that handles
 // it.
 const yieldEvery = 128
 
-// mayYield reports whether the caller that was counted by enter is to do so.
+// mayYield reports whether a caller that was counted is to do so.
 func (w word) mayYield() bool { return w&(yieldEvery*use-1) < use }
 
-// mayStay reports whether a caller that was counted by enter may be inside.
+// mayStay reports whether a caller that was counted may be inside.
 func (w word) mayStay() bool { return w&opened != 0 && w&inside < maxInside }
-
-// leave counts a caller as outside.
-func (w word) leave() word { return w - 1 }
 
 // enterAlone counts a caller as inside if nobody else is.
 func (w word) enterAlone() (word, Entry) {
@@ -54,7 +48,7 @@ func (w word) enterAlone() (word, Entry) {
 	case w&inside != 0:
 		return w, Busy
 	}
-	return w.enter(), Entered
+	return w + use + 1, Entered
 }
 
 // want notes that a caller waits for the one inside. It reports false if there is none, or the hold is closed.
@@ -65,24 +59,19 @@ func (w word) want() (next word, ok bool) {
 	return w | wanted, true
 }
 
-// unwant notes that none waits.
-func (w word) unwant() word { return w &^ wanted }
-
 // leaveAlone counts the caller as outside, unless another one waits in an open hold.
 func (w word) leaveAlone() (next word, left bool) {
 	if w&opened != 0 && w&wanted != 0 {
 		return w, false
 	}
-	return w.leave(), true
+	return w - 1, true
 }
 
 // pass makes the one that waits the one inside, if the hold is open.
 func (w word) pass() (next word, passed bool) {
-	next = w.unwant()
+	next = w &^ wanted
 	if w&opened == 0 {
 		return next, false
 	}
 	return next + use, true
 }
-
-func (w word) end() word { return w&^opened | ended }
