@@ -126,16 +126,9 @@ func (l *Lock) tryTake(ctx context.Context, t Terms, by func(context.Context, Te
 	return q, nil, err
 }
 
-// Taken is how many permits are taken, and the limits. A limit of 0 is none.
-type Taken struct {
-	Held, AtOnce  int
-	Spent, Window int
-	Paused        bool // no permits that return by the clock are granted
-}
-
 // Limit returns the limits and how many permits are taken. A positive limit becomes the one in force. It blocks until the server
 // has answered, and repeats the call until the server has swept all that has expired.
-func (l *Lock) Limit(ctx context.Context, limit int) (Taken, error) {
+func (l *Lock) Limit(ctx context.Context, limit int) (protocol.LimitReply, error) {
 	return l.setLimit(ctx, limit, 0)
 }
 
@@ -153,13 +146,13 @@ func (l *Lock) Resume(ctx context.Context) error {
 }
 
 // setLimit sets the limit and the pause, as limit.lua has them, unless they are 0.
-func (l *Lock) setLimit(ctx context.Context, limit int, pause int64) (Taken, error) {
+func (l *Lock) setLimit(ctx context.Context, limit int, pause int64) (protocol.LimitReply, error) {
 	for {
 		if err := ctx.Err(); err != nil {
-			return Taken{}, l.Fail(err)
+			return protocol.LimitReply{}, l.Fail(err)
 		}
 		if !l.k.BeginWork(false) {
-			return Taken{}, l.Fail(server.ErrClosed)
+			return protocol.LimitReply{}, l.Fail(server.ErrClosed)
 		}
 		token, _ := l.newToken("", 0, "")
 		call, inDoubt, err := l.k.RoundTrip(ctx, 0, func(p *server.Pending) {
@@ -170,17 +163,17 @@ func (l *Lock) setLimit(ctx context.Context, limit int, pause int64) (Taken, err
 		}
 		l.k.EndWork()
 		if err != nil {
-			return Taken{}, l.Fail(err)
+			return protocol.LimitReply{}, l.Fail(err)
 		}
 		n, err := server.Decode(call, protocol.ParseLimitReply)
 		if err != nil {
-			return Taken{}, l.Fail(err)
+			return protocol.LimitReply{}, l.Fail(err)
 		}
 		if limit > 0 && (inDoubt || n.LimitsChanged) { // the reply that said so may have been lost
 			l.limitsChanged(l.NewObservation(ctx, ""), "", limit)
 		}
 		if !n.More {
-			return Taken{Held: n.Held, AtOnce: n.AtOnce, Spent: n.Spent, Window: n.Window, Paused: n.Paused}, nil
+			return n, nil
 		}
 		limit, pause = 0, 0
 	}

@@ -214,7 +214,7 @@ func ParseHeartbeatReply(n []int64, waiters int) (HeartbeatReply, error) {
 
 // LimitReply is the reply of limit.lua. A limit of 0 is none.
 type LimitReply struct {
-	Held, AtOnce  int  // permits that are held, and the most at once
+	Held, AtOnce  int  // permits that are held, and the most at once; a limit of 0 is none
 	Spent, Window int  // permits that were taken in the window, and the most in it
 	More          bool // the script stopped at its bound before it had swept and admitted all
 	LimitsChanged bool // the call has changed the limits in force
