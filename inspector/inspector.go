@@ -57,9 +57,9 @@ func New(k *lockkeeper.Keeper, opts *Options) (*Handler, error) {
 	}
 	e := access.KeeperOf(k)
 	if h.opts.Server == "" {
-		h.opts.Server = e.Deployment()
+		h.opts.Server = e.Config.Client.String()
 	}
-	h.prefix = e.Prefix()
+	h.prefix = e.Config.Prefix
 	return h, nil
 }
 

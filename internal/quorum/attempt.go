@@ -139,7 +139,7 @@ func (a *acquisition) run() (*Lease, error) {
 
 // pause is how long to wait after an attempt that failed; it returns an error if another attempt is of no use.
 func (a *acquisition) pause(u *Lease, v verdict, try int) (time.Duration, error) {
-	retry := a.lock.spec.Keepers[0].Retry()
+	retry := a.lock.spec.Keepers[0].Config.Retry
 	switch {
 	case a.over():
 		return 0, nil

@@ -92,17 +92,8 @@ func New(cfg Config, sub pubsub.Config) *Server {
 // ID returns the keeper's id, the first part of all its tokens.
 func (s *Server) ID() string { return s.id }
 
-// Prefix returns the prefix of the keys.
-func (s *Server) Prefix() string { return s.Config.Prefix }
-
-// Deployment says which deployment the keeper uses, for people, without credentials.
-func (s *Server) Deployment() string { return s.Config.Client.String() }
-
 // Closing is a context that ends when the keeper is closed.
 func (s *Server) Closing() context.Context { return s.closing }
-
-// Retry is the retry policy of the keeper.
-func (s *Server) Retry() Retry { return s.Config.Retry }
 
 // Now returns the time for claims.
 func (s *Server) Now() claim.Instant { return s.Instant(time.Now()) }
