@@ -8,7 +8,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
+	"github.com/lockkeeper/lockkeeper/rwlock"
+	"github.com/lockkeeper/lockkeeper/semaphore"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -130,6 +133,35 @@ func TestInlineCallPanics(t *testing.T) {
 		began := time.Now()
 		if err := p.Close(); err != nil || time.Since(began) > 0 {
 			b.Errorf("Close returned %v after %v", err, time.Since(began))
+		}
+	})
+}
+
+// TestPanicsOfHooksEndNoLock checks that no hook is run in the goroutine of a caller whose request would stay unfinished after a panic: an upgrade,
+// whose new lease nobody would have, and permits that the process would count as its own.
+func TestPanicsOfHooksEndNoLock(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		p := b.process()
+		hook := &panicAfter{}
+		p.rdb.AddHook(hook)
+		rw := must.Get(rwlock.New(p.Keeper, "rw", nil))(b)
+		permits := must.Get(semaphore.New(p.Keeper, "permits", 1, &semaphore.Options{Retain: true}))(b)
+		for range 100 {
+			b.must(must.Get(permits.Acquire(background))(b).Release(background))
+			synctest.Wait()
+		}
+		read := must.Get(rw.RLock(background))(b)
+		time.Sleep(time.Minute) // the permit was given back
+		for _, acquire := range []func() (*lockkeeper.Lease, error){
+			func() (*lockkeeper.Lease, error) { return rw.Upgrade(background, read) },
+			func() (*lockkeeper.Lease, error) { return permits.Acquire(background) },
+		} {
+			p.call(20)
+			hook.bool = true
+			lease, err := acquire()
+			hook.bool = false
+			b.must(err)
+			b.must(lease.Release(background))
 		}
 	})
 }

@@ -169,6 +169,10 @@ func (l *Lock) subscribe(ctx context.Context, health *server.Health) error {
 // run sends the request and returns when it has ended. Without an error it was granted.
 func (r *request) run(ctx context.Context) error {
 	r.StepBy(r.lock.k.Now(), claim.Event{Kind: claim.Called, TTL: r.originTTL}, nil, func(call *transport.Call) {
+		if r.origin != nil || r.retained { // whoever began these would not end them if a hook of the application panicked
+			r.lock.k.Transport.Send(call)
+			return
+		}
 		r.lock.k.Transport.SendInline(ctx, call, r)
 	})
 	if !r.ended.IsClosed() {
