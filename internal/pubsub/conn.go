@@ -75,6 +75,10 @@ func (c *conn) sendUnsent() {
 		channels := c.unsent
 		c.unsent = nil
 		timeout, stop := context.WithTimeout(s.closing, ackTimeout) // go-redis does not limit this dial
+		context.AfterFunc(timeout, func() {                         // also if it waits for another one, which Receive makes
+			stop()
+			s.checkAck(c, channels)
+		})
 		s.mu.Unlock()
 		err := c.subscribe(timeout, channels)
 		s.mu.Lock()
@@ -83,10 +87,6 @@ func (c *conn) sendUnsent() {
 		} else if isOpen() {
 			c.startReceiving()
 		}
-		context.AfterFunc(timeout, func() {
-			stop()
-			s.checkAck(c, channels)
-		})
 	}
 	if c.subscribing = false; !isOpen() {
 		s.wg.Go(func() { _ = c.sub.Close() })

@@ -606,3 +606,35 @@ func TestNodeThatHangsDelaysNoOther(t *testing.T) {
 		must.Report(s, n.answers.Close())
 	})
 }
+
+// TestRedialThatHangs: go-redis connects again by itself, to a host that is down, while another channel is to be subscribed. In real time, since a
+// goroutine waits for a mutex of go-redis.
+func TestRedialThatHangs(t *testing.T) {
+	t.Parallel()
+	var hangs atomic.Bool
+	var conn atomic.Pointer[net.Conn]
+	rdb := redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr(), DialerRetries: 1, Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if hangs.Load() {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		c, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+		conn.Store(&c)
+		return c, err
+	}})
+	r := newFixture(t, rdb)
+	r.mustSubscribe("c")
+	hangs.Store(true)
+	_ = (*conn.Load()).Close()
+	time.Sleep(50 * time.Millisecond)
+	r.Begin("other")
+	time.Sleep(50 * time.Millisecond)
+	hangs.Store(false)
+	ctx, cancel := context.WithTimeout(context.Background(), ackTimeout+3*time.Second)
+	defer cancel()
+	if err := r.Subscribe(ctx, "other"); err != nil {
+		t.Errorf("it is not subscribed, though the host is back: %v", err)
+	}
+	r.Close()
+	_ = rdb.Close()
+}
