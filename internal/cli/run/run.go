@@ -42,8 +42,8 @@ const help = `Run a command while holding the lock NAME.
 The lock is renewed while the command runs, and released when it ends. The command gets
 the standard streams and the environment of lockkeeper, and the variables
 LOCKKEEPER_NAME, LOCKKEEPER_TOKEN and LOCKKEEPER_FENCE. Signals are forwarded to it, but
-not those that lockkeeper was started to ignore, as with nohup. The exit code is the one
-of the command.
+not a hangup or an interrupt that lockkeeper was started to ignore, as with nohup. The
+exit code is the one of the command.
 
 Kinds of locks (--kind):
   mutex      one command at a time
