@@ -344,7 +344,7 @@ func (u *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	// Once a majority has confirmed it, the other servers have the rest of the time, also if ctx ends then.
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), u.lock.spec.ServerTimeout)
 	decided := context.AfterFunc(ctx, cancel)
-	succeeded, answers := u.onEveryPart(func(part *lease.Lease) error {
+	succeeded, answers := u.onEveryPart(ttl, func(part *lease.Lease) error {
 		err := part.Extend(limited, ttl)
 		if err != nil && errors.Is(err, limited.Err()) {
 			return server.ErrNoAnswer // if it was ctx that ended, the error says so once
@@ -353,9 +353,6 @@ func (u *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	})
 	decided()
 	if succeeded >= u.lock.need {
-		u.mu.Lock()
-		u.reportedDeadline, u.ttl = u.deadlineLocked(), ttl
-		u.mu.Unlock()
 		return nil // limited ends by itself
 	}
 	cancel()

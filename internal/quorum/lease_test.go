@@ -575,3 +575,37 @@ func TestGrantAsRequestIsGivenUp(t *testing.T) {
 		reply.Lease.Abandon()
 	})
 }
+
+// TestPartGrantedDuringExtend lets a server grant its part while the lease is being extended at the others.
+func TestPartGrantedDuringExtend(t *testing.T) {
+	for what, change := range map[string]func(*Spec){"renewed": func(*Spec) {}, "not renewed": withoutRenewal} {
+		subtest(t, what, 3, func(s *fixture) {
+			l := s.lock(s.keepers, change)
+			u := s.try(l)
+			s.must(u.Extend(s.Context(), ttl)) // loads the script
+			s.release(u)
+			s.nets[2].Delay(serverTimeout / 2)
+			u = must.Get(l.Try(s.Context()))(s)
+			s.nets[1].Delay(serverTimeout * 3 / 4)
+			s.must(u.Extend(s.Context(), 20*ttl))
+			time.Sleep(serverTimeout)
+			deadline, err := memberOf(u, 2).part.State()
+			s.must(err)
+			if left := time.Until(deadline); left < 15*ttl {
+				s.Errorf("the part ends after %v, the lease after %v", left, time.Until(u.Deadline()))
+			}
+			s.release(u)
+		})
+	}
+}
+
+// TestNoRequestAfterRelease asks a server, as partRenewed does, just after the lease was released.
+func TestNoRequestAfterRelease(t *testing.T) {
+	inBubble(t, 3, func(s *fixture) {
+		u := s.try(s.lock(s.keepers))
+		s.release(u)
+		s.nets[2].Watch(func([]byte) { s.Error("a request was sent") })
+		u.ask(2)
+		s.wantOwned("", 0, 1, 2)
+	})
+}

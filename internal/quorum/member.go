@@ -60,17 +60,17 @@ func (s *member) currentCleanup() *lease.Cleanup {
 	return nil
 }
 
-// ask sends a server a request for the lease.
+// ask sends a server a request for the lease, unless that has ended meanwhile.
 func (u *Lease) ask(i int) {
 	u.mu.Lock()
-	part := u.members[i].part // lost by now
-	inDoubt := u.members[i].inDoubt || part != nil && part.Snapshot().InDoubt()
-	u.mu.Unlock()
-	r := u.lock.locks[i].NewTokenRequest(u.token, u.since, u, inDoubt)
-	u.mu.Lock()
+	if u.state.ended() {
+		u.mu.Unlock()
+		return
+	}
 	s := &u.members[i]
-	s.state, s.askedAt, s.request, s.fenceFloor = memberAsking, time.Now(), r, 0
-	s.settled = r == nil
+	inDoubt := s.inDoubt || s.part != nil && s.part.Snapshot().InDoubt() // the part is lost by now
+	r := u.lock.locks[i].NewTokenRequest(u.token, u.since, u, inDoubt)
+	s.state, s.askedAt, s.request, s.fenceFloor, s.settled = memberAsking, time.Now(), r, 0, r == nil
 	if r == nil {
 		s.state, s.err = memberFailed, server.ErrClosed
 	}
@@ -232,10 +232,12 @@ func (u *Lease) partsLocked() []*lease.Lease {
 	return list
 }
 
-// onEveryPart calls do with each part that was granted, all concurrently. It returns when a majority has succeeded or all have
-// ended: how many succeeded, and the answer of each server.
-func (u *Lease) onEveryPart(do func(part *lease.Lease) error) (succeeded int, answers []error) {
+// onEveryPart calls do, which extends to ttl, with each part that was granted, all concurrently; one that is granted later gets the ttl
+// from answered. It returns when a majority has succeeded or all have ended: how many succeeded, and the answer of each server.
+func (u *Lease) onEveryPart(ttl time.Duration, do func(part *lease.Lease) error) (succeeded int, answers []error) {
 	u.mu.Lock()
+	before := u.ttl
+	u.ttl = ttl
 	answers = u.answersLocked()
 	tasks := make(map[int]func() error, len(u.members))
 	for i := range u.members {
@@ -258,6 +260,13 @@ func (u *Lease) onEveryPart(do func(part *lease.Lease) error) (succeeded int, an
 		if answers[r.i] = server.WithoutName(r.err); r.err == nil {
 			succeeded++
 		}
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if succeeded >= u.lock.need {
+		u.reportedDeadline = u.deadlineLocked()
+	} else if u.ttl == ttl {
+		u.ttl = before
 	}
 	return succeeded, answers
 }
