@@ -296,3 +296,19 @@ func TestDoSaysTheLossOnce(t *testing.T) {
 		})
 	}
 }
+
+// TestExtendRepeatedWithinMaxLifetime: an Extend to less than what is left of MaxLifetime when it is called, but not when it is repeated.
+func TestExtendRepeatedWithinMaxLifetime(t *testing.T) {
+	inBubble(t, func(s *fixture) {
+		const lifetime = 10 * time.Second
+		h := s.hold("x", func(spec *Spec) { spec.MaxLifetime, spec.TTL = lifetime, 9*time.Second })
+		s.net.Down()
+		time.AfterFunc(4*time.Second, s.net.Restore)
+		s.must(h.Extend(context.Background(), 9*time.Second))
+		held := time.Since(h.Since())
+		if held < 4*time.Second || held+time.Until(h.Deadline()) > lifetime || held+s.mini.TTL("lock:x") > lifetime {
+			s.Errorf("extended after %v for %v, at the server for %v", held, time.Until(h.Deadline()), s.mini.TTL("lock:x"))
+		}
+		s.must(h.Release(context.Background()))
+	})
+}

@@ -59,8 +59,8 @@ type Renewal struct {
 }
 
 // Renew renews a lease and the metadata. It blocks until that is answered, and repeats it while it fails for a transient
-// reason.
-func (l *Lock) Renew(ctx context.Context, token string, ttl int64, keys int, exact bool) (r Renewal, err error) {
+// reason. ttl says for how many ms, each time.
+func (l *Lock) Renew(ctx context.Context, token string, ttl func() int64, keys int, exact bool) (r Renewal, err error) {
 	if err := ctx.Err(); err != nil {
 		return r, err
 	}
@@ -68,7 +68,7 @@ func (l *Lock) Renew(ctx context.Context, token string, ttl int64, keys int, exa
 		return r, server.ErrClosed
 	}
 	call, inDoubt, err := l.d.RoundTrip(ctx, 0, func(p *server.Pending) {
-		l.SetRenewal(&p.Call, token, ttl, keys, exact, false)
+		l.SetRenewal(&p.Call, token, ttl(), keys, exact, false)
 	})
 	r.InDoubt = inDoubt
 	if err != nil {
@@ -132,7 +132,12 @@ func (h *Lease) tryExtend(ctx context.Context, ttl time.Duration, check func() e
 	if err := h.Err(); err != nil { // the deadline has passed meanwhile
 		return h.lock.Fail(err)
 	}
-	r, err := h.lock.Renew(ctx, h.token, ms, keys, true)
+	r, err := h.lock.Renew(ctx, h.token, func() int64 {
+		if limit := h.lock.Rules.MaxLifetime; limit > 0 { // less may be left of it by now
+			ms = min(ms, max(server.Millis(limit-time.Since(h.Since())), 1))
+		}
+		return ms
+	}, keys, true)
 	ev := claim.Event{Kind: claim.Extended, TTL: ms, Sent: h.lock.d.Instant(r.Sent)}
 	switch {
 	case r.InDoubt:
