@@ -117,7 +117,7 @@ func New(k *lockkeeper.Keeper, name string, period time.Duration, opts *Options)
 // The error is nil if the job has succeeded, or was not run because it is Done or Running. Otherwise:
 //
 //   - Outcome None: the job was not run, because it is not known whether it may be. The error is the context's, that of Redis,
-//     or matches lockkeeper.ErrClosed.
+//     or matches lockkeeper.ErrClosed. It also matches lockkeeper.ErrNotAcquired if the job was running or done, but not which.
 //   - Outcome Ran: the error matches that of fn, if fn returned one. It matches lockkeeper.ErrLost if the lease was lost
 //     meanwhile, even if fn succeeded: another process may be running the job. It is an *UnrecordedError if fn succeeded but
 //     Redis did not confirm the record. It matches lockkeeper.ErrReleased if fn succeeded but the keeper was closed
@@ -126,14 +126,16 @@ func New(k *lockkeeper.Keeper, name string, period time.Duration, opts *Options)
 func (o *Once) Do(ctx context.Context, fn func(ctx context.Context, fence uint64) error) (Result, error) {
 	h, err := o.lock.Try(ctx, keeper.Terms{})
 	if errors.Is(err, lockkeeper.ErrNotAcquired) && ctx.Err() == nil {
-		r, err := o.Status(ctx)
-		if err == nil && r.Outcome == None {
+		r, unknown := o.Status(ctx)
+		switch {
+		case unknown != nil:
+			return r, fmt.Errorf("%w, and whether it is running or done is not known: %w", err, unknown)
+		case r.Outcome == None:
 			r.Outcome = Running // it was running when this call was refused
-		}
-		if r.Outcome == Done {
+		case r.Outcome == Done:
 			o.observeSuccess(ctx, r.Next)
 		}
-		return r, err
+		return r, nil
 	}
 	if err != nil {
 		return Result{}, o.lock.AlsoEnded(ctx, err) // it may have ended just now

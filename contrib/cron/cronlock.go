@@ -159,7 +159,7 @@ func (j *job) Run() {
 	case r.Outcome == once.Ran:
 	case err == nil:
 		log.Debug("job skipped", "outcome", r.Outcome, "next", r.Next)
-	case j.RunIfUnavailable && errors.Is(err, lockkeeper.ErrUnavailable) && j.BaseContext.Err() == nil:
+	case j.RunIfUnavailable && errors.Is(err, lockkeeper.ErrUnavailable) && !errors.Is(err, lockkeeper.ErrNotAcquired) && j.BaseContext.Err() == nil:
 		log.Warn("job runs without a lease", "error", err)
 		if err := j.fn(j.BaseContext, 0); err != nil {
 			log.Error("job failed", "error", err)

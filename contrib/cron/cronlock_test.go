@@ -204,6 +204,23 @@ func TestOutageSkipsJobUnlessItMayRunWithoutLease(t *testing.T) {
 	})
 }
 
+// TestOutageAfterRefusal: Redis says that the job is running elsewhere, and then answers no more.
+func TestOutageAfterRefusal(t *testing.T) {
+	bubble(t, func(w *world) {
+		k := w.s.Keeper(w, &lockkeeper.Options{Hooks: lockkeeper.Hooks{AcquireDone: func(lockkeeper.Event) { w.s.Unreachable() }}})
+		second, err := cronlock.New(k, name, time.Hour, w.record("second"), &cronlock.Options{RunIfUnavailable: true, Logger: w.logger})
+		if err != nil {
+			w.Fatal(err)
+		}
+		w.job(time.Hour, func(context.Context, uint64) error {
+			second.Run()
+			w.s.Restore()
+			return nil
+		}, cronlock.Options{}).Run()
+		w.require()
+	})
+}
+
 func TestPeriodFollowsShortestInterval(t *testing.T) {
 	for spec, want := range map[string]time.Duration{
 		"@every 5m":             4*time.Minute + 30*time.Second,
