@@ -38,6 +38,7 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/joblimit"
 )
 
@@ -56,11 +57,25 @@ func Middleware(l *joblimit.Limiter, key func(ctx context.Context, t *asynq.Task
 			if name == "" {
 				return next.ProcessTask(ctx, t)
 			}
-			do := l.Do
-			if isLastAttempt(ctx) {
+			do, last, ran := l.Do, isLastAttempt(ctx), false
+			if last {
 				do = l.DoWait
 			}
-			return do(ctx, name, func(ctx context.Context) error { return next.ProcessTask(ctx, t) })
+			for {
+				err := do(ctx, name, func(ctx context.Context) error {
+					ran = true
+					return next.ProcessTask(ctx, t)
+				})
+				p := isPostponed(err)
+				if !last || ran || p == nil || !errors.Is(err, lockkeeper.ErrUnavailable) {
+					return err
+				}
+				select { // Redis does not answer for longer than DoWait waits
+				case <-time.After(p.RetryAfter):
+				case <-ctx.Done():
+					return err
+				}
+			}
 		})
 	}
 }

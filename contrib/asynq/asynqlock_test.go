@@ -147,6 +147,22 @@ func TestLastAttemptWaitsInsteadOfBeingArchived(t *testing.T) {
 	w.require(last, asynq.TaskStateCompleted, 0)
 }
 
+// TestLastAttemptOutlastsOutage: the server of the locks does not answer for longer than the retry policy allows.
+func TestLastAttemptOutlastsOutage(t *testing.T) {
+	w, locks := newWorld(t), lockkeepertest.New(t)
+	k := locks.Keeper(t, &lockkeeper.Options{Retry: lockkeeper.RetryPolicy{MaxElapsed: 50 * time.Millisecond}})
+	l, err := joblimit.Exclusive(k, &joblimit.Options{RetryAfter: 20 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.worker(l, nil, func(context.Context, *asynq.Task) error { return nil })
+	locks.Unreachable()
+	last := w.enqueue("export", "1", asynq.MaxRetry(0))
+	time.Sleep(500 * time.Millisecond)
+	locks.Restore()
+	w.require(last, asynq.TaskStateCompleted, 0)
+}
+
 func TestKeyOfPayload(t *testing.T) {
 	w, running := newWorld(t), newTasks()
 	byPayload := func(_ context.Context, task *asynq.Task) string { return string(task.Payload()) }
