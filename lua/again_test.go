@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/lua"
@@ -43,12 +44,8 @@ func TestRepeatedAcquireWrites(t *testing.T) {
 					before := b.changes()
 					again := b.eval(script, ask)
 					b.code(again, lua.Granted)
-					if again[1] != first[1] {
-						t.Fatalf("fence %v, then %v", first[1], again[1])
-					}
-					if b.changes() == before {
-						t.Fatal("nothing was written")
-					}
+					must.That(t, again[1] == first[1], "fence %v, then %v", first[1], again[1])
+					must.That(t, b.changes() != before, "nothing was written")
 				}
 			}
 		})
@@ -62,9 +59,7 @@ func (b *bench) changes() int {
 	b.Helper()
 	text := must.Get(b.rdb.Info(ctx, "persistence").Result())(b)
 	m := dirty.FindStringSubmatch(text)
-	if m == nil {
-		b.Fatalf("no count of changes in %q", text)
-	}
+	must.That(b, m != nil, "no count of changes in %q", text)
 	n, _ := strconv.Atoi(m[1])
 	return n
 }
@@ -173,15 +168,13 @@ func TestScriptsFailOnReadOnlyServer(t *testing.T) {
 				}
 				c.before(b)
 				do("replicaof", "127.0.0.1", "1")
-				if v, err := b.run(c.script, c.args...).Result(); !redis.HasErrorPrefix(err, "READONLY") {
-					t.Errorf("%s: %v, %v", c.what, v, err)
-				}
+				v, err := b.run(c.script, c.args...).Result()
+				check.That(t, redis.HasErrorPrefix(err, "READONLY"), "%s: %v, %v", c.what, v, err)
 				do("replicaof", "no", "one")
 				changes := b.changes()
 				_ = b.run(c.script, c.args...)
-				if n := b.changes() - changes; strings.Contains(c.what, "nothing") && n != 0 {
-					t.Errorf("%s: %d changes for the replicas", c.what, n)
-				}
+				n := b.changes() - changes
+				check.That(t, !strings.Contains(c.what, "nothing") || n == 0, "%s: %d changes for the replicas", c.what, n)
 				do("flushall")
 			}
 		})

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/lua"
@@ -18,9 +19,7 @@ import (
 func (b *bench) allow(want int, limits, token string, limit, remaining, resetAfter int64) {
 	b.Helper()
 	got := b.evalAllow(token, limits)
-	if got.Code != int64(want) {
-		b.Fatalf("reply %+v, want code %d", got, want)
-	}
+	must.That(b, got.Code == int64(want), "reply %+v, want code %d", got, want)
 	if want := (protocol.Quota{Limit: int(limit), Remaining: int(remaining), ResetAfter: resetAfter}); got.Quota != want {
 		b.Fatalf("reply %+v, want the quota %+v", got, want)
 	}
@@ -163,9 +162,8 @@ func TestFastWindow(t *testing.T) {
 		asks := func(n int, fast bool) {
 			t.Helper()
 			serial++
-			if got, by := b.fastOrAllow(permitToken("a", serial, "c", n), perSecond); by != fast {
-				t.Errorf("request %d: %+v by the fast script: %v", serial, got, by)
-			}
+			got, by := b.fastOrAllow(permitToken("a", serial, "c", n), perSecond)
+			check.That(t, by == fast, "request %d: %+v by the fast script: %v", serial, got, by)
 			pass(10 * time.Millisecond)
 			b.checkCounts()
 		}
@@ -175,9 +173,7 @@ func TestFastWindow(t *testing.T) {
 			if at, _ := strconv.ParseFloat(got, 64); at > 1e12 {
 				got = "oldest"
 			}
-			if got != want {
-				t.Errorf("after request %d: %q, want %q", serial, got, want)
-			}
+			check.That(t, got == want, "after request %d: %q, want %q", serial, got, want)
 		}
 		asks(1, false) // there was no metadata yet
 		window("0")
@@ -274,9 +270,8 @@ func TestAllowRemainsIsExact(t *testing.T) {
 						b.allow(lua.Granted, limits, permitToken("a", x.i, "c", x.n), limit, remaining, resetAfter)
 					}
 				case 1:
-					if got := b.eval(b.set.Limit, limitArgs(limits, 0, "")); got[3] != limit-remaining {
-						b.Fatalf("%d are taken, want %d", got[3], limit-remaining)
-					}
+					got := b.eval(b.set.Limit, limitArgs(limits, 0, ""))
+					must.That(b, got[3] == limit-remaining, "%d are taken, want %d", got[3], limit-remaining)
 				}
 				n, want := 1+r.IntN(weights), lua.Refused
 				if int64(n) <= remaining {

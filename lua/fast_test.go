@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
@@ -21,12 +22,10 @@ func (b *bench) takesFast(serial int) bool {
 		b.code(b.release(token, 0), lua.Granted)
 		return true
 	}
-	if after := b.rdb.HGetAll(ctx, b.keys[1]).Val(); !maps.Equal(after, before) {
-		b.Errorf("the fast script has changed the metadata from %v to %v", before, after)
-	}
-	if n, err := b.rdb.Exists(ctx, b.keys[0]).Result(); n != 0 || err != nil {
-		b.Errorf("the fast script has left the lock's key, %d, %v", n, err)
-	}
+	after := b.rdb.HGetAll(ctx, b.keys[1]).Val()
+	check.That(b, maps.Equal(after, before), "the fast script has changed the metadata from %v to %v", before, after)
+	n, err := b.rdb.Exists(ctx, b.keys[0]).Result()
+	check.That(b, n == 0 && err == nil, "the fast script has left the lock's key, %d, %v", n, err)
 	b.code(b.acquire(token, 0), lua.Granted)
 	b.code(b.release(token, 0), lua.Granted)
 	return false
@@ -47,9 +46,7 @@ func TestFastUnlessRare(t *testing.T) {
 
 		b.release(b.token("b", 1), 10_000) // a request that was given up
 		before := seq()
-		if !strings.HasPrefix(before, "-") {
-			b.Errorf("with a tombstone the last fence is stored as %s", before)
-		}
+		check.That(b, strings.HasPrefix(before, "-"), "with a tombstone the last fence is stored as %s", before)
 		b.code(b.acquire(b.token("b", 1), 0), lua.Tombstoned)
 		if n, err := b.rdb.Exists(ctx, b.keys[0]).Result(); n != 0 || err != nil || seq() != before {
 			b.Errorf("a tombstoned request left the lock's key %d and the last fence %s, %v", n, seq(), err)
@@ -61,9 +58,8 @@ func TestFastUnlessRare(t *testing.T) {
 
 		pass(metadataTTL * time.Millisecond / 2)
 		takes(false, "half of the metadata's time has passed")
-		if left := b.rdb.PTTL(ctx, b.keys[1]).Val(); left < (metadataTTL-1000)*time.Millisecond {
-			b.Errorf("the metadata is kept for %v", left)
-		}
+		left := b.rdb.PTTL(ctx, b.keys[1]).Val()
+		check.That(b, left >= (metadataTTL-1000)*time.Millisecond, "the metadata is kept for %v", left)
 		takes(true, "the metadata was just extended")
 
 		b.rdb.Del(ctx, b.keys[1])
@@ -77,12 +73,10 @@ func TestFastRefusalChangesNothing(t *testing.T) {
 	onServers(t, withoutLimits, func(b *bench) {
 		b.enqueue(b.token("a", 1))
 		before := b.rdb.HGetAll(ctx, b.keys[1]).Val()
-		if left := -b.fastAcquire(b.token("b", 1), b.policyArg); left < ttl-5000 || left > ttl {
-			t.Errorf("the lease is said to end in %d ms", left)
-		}
-		if after := b.rdb.HGetAll(ctx, b.keys[1]).Val(); len(after) != len(before) || after["seq"] != before["seq"] {
-			t.Errorf("the metadata was %v and is %v", before, after)
-		}
+		left := -b.fastAcquire(b.token("b", 1), b.policyArg)
+		check.That(t, left >= ttl-5000 && left <= ttl, "the lease is said to end in %d ms", left)
+		after := b.rdb.HGetAll(ctx, b.keys[1]).Val()
+		check.That(t, len(after) == len(before) && after["seq"] == before["seq"], "the metadata was %v and is %v", before, after)
 	})
 }
 
@@ -121,9 +115,7 @@ func TestFastReleaseOfAnExpiredLease(t *testing.T) {
 				fast := func(token string, want int64) {
 					b.Helper()
 					n, err := b.run(c.set.Fast.Release, protocol.FastReleaseArgs(nil, token)...).Int64()
-					if err != nil || n != want {
-						b.Errorf("the fast script replied %d, want %d (%v)", n, want, err)
-					}
+					check.That(b, err == nil && n == want, "the fast script replied %d, want %d (%v)", n, want, err)
 				}
 				take(c.longer, 60_000)
 				take(c.lease, 1000)
@@ -160,14 +152,10 @@ func TestLeastFences(t *testing.T) {
 			} else {
 				granted++
 			}
-			if fence < least {
-				b.Fatalf("fence %d at %d", fence, now.UnixMicro())
-			}
+			must.That(b, fence >= least, "fence %d at %d", fence, now.UnixMicro())
 			b.code(b.release(own, 0), lua.Granted)
 		}
-		if granted == 0 {
-			b.Error("the fast script granted nothing")
-		}
+		check.That(b, granted != 0, "the fast script granted nothing")
 	})
 }
 
@@ -182,9 +170,8 @@ func TestHandOnWithoutSubscription(t *testing.T) {
 		handOn := func(want int64) {
 			b.Helper()
 			args := protocol.HandOnArgs(nil, own, channelPrefix, protocol.EpochOf(metadataTTL), nil)
-			if code, err := b.run(b.set.Fast.HandOn, args...).Int64(); err != nil || code != want {
-				b.Fatalf("the fast script replied %d, want %d (%v)", code, want, err)
-			}
+			code, err := b.run(b.set.Fast.HandOn, args...).Int64()
+			must.That(b, err == nil && code == want, "the fast script replied %d, want %d (%v)", code, want, err)
 		}
 		b.heartbeat(protocol.HeartbeatUnsubscribed, waiter)
 		handOn(lua.Undecided)

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 )
@@ -29,9 +30,7 @@ var (
 func headed(t *testing.T) []string {
 	t.Helper()
 	list := slices.DeleteFunc(allFiles(), func(path string) bool { return isPart(path) || path == "identity.lua" })
-	if len(list) < 20 {
-		t.Fatalf("only %v are scripts", list)
-	}
+	must.That(t, len(list) >= 20, "only %v are scripts", list)
 	return list
 }
 
@@ -44,15 +43,12 @@ type header struct {
 func headerOf(t *testing.T, path string) (h header) {
 	t.Helper()
 	text := read(t, path)
-	if name := strings.TrimSuffix(strings.TrimPrefix(path, "fast/"), ".lua"); !strings.HasPrefix(text, "-- "+name+": ") {
-		t.Errorf("%s: the header does not begin with its name", path)
-	}
+	name := strings.TrimSuffix(strings.TrimPrefix(path, "fast/"), ".lua")
+	check.That(t, strings.HasPrefix(text, "-- "+name+": "), "%s: the header does not begin with its name", path)
 	for line := range strings.Lines(text) {
 		if m := headerKey.FindStringSubmatch(line); m != nil {
 			h.keys = append(h.keys, m[2])
-			if m[1] != strconv.Itoa(len(h.keys)) {
-				t.Errorf("%s: KEYS[%s] comes as number %d", path, m[1], len(h.keys))
-			}
+			check.That(t, m[1] == strconv.Itoa(len(h.keys)), "%s: KEYS[%s] comes as number %d", path, m[1], len(h.keys))
 		}
 		if m := headerArg.FindStringSubmatch(line); m != nil {
 			if m[2] != "" {
@@ -60,15 +56,11 @@ func headerOf(t *testing.T, path string) (h header) {
 				continue
 			}
 			h.args = append(h.args, m[3])
-			if m[1] != strconv.Itoa(len(h.args)) {
-				t.Errorf("%s: ARGV[%s] comes as number %d", path, m[1], len(h.args))
-			}
+			check.That(t, m[1] == strconv.Itoa(len(h.args)), "%s: ARGV[%s] comes as number %d", path, m[1], len(h.args))
 		}
 	}
 	for _, part := range []string{"-- returns ", "-- writes "} {
-		if !strings.Contains(text, part) {
-			t.Errorf("%s: the header has no %q", path, part)
-		}
+		check.That(t, strings.Contains(text, part), "%s: the header has no %q", path, part)
 	}
 	return h
 }
@@ -98,9 +90,7 @@ func TestHeadersMatchBodiesAndCallers(t *testing.T) {
 	for _, path := range headed(t) {
 		h, args := headerOf(t, path), []string(nil)
 		for _, key := range h.keys {
-			if !slices.Contains(keyNames, key) {
-				t.Errorf("%s: there is no key %s", path, key)
-			}
+			check.That(t, slices.Contains(keyNames, key), "%s: there is no key %s", path, key)
 		}
 		if want := keyNames[:len(h.keys)]; len(h.keys) == 0 || !isFast(path) && !slices.Equal(h.keys, want) {
 			t.Errorf("%s: keys %v; the prelude names them %v", path, h.keys, want)
@@ -121,18 +111,12 @@ func TestHeadersMatchBodiesAndCallers(t *testing.T) {
 			used[n] = true
 		}
 		for i := range h.args {
-			if !used[i+1] {
-				t.Errorf("%s: the body does not use ARGV[%d] %s", path, i+1, h.args[i])
-			}
+			check.That(t, used[i+1], "%s: the body does not use ARGV[%d] %s", path, i+1, h.args[i])
 		}
 		for n := range used {
-			if n > len(h.args) {
-				t.Errorf("%s: the body uses ARGV[%d], which the header does not have", path, n)
-			}
+			check.That(t, n <= len(h.args), "%s: the body uses ARGV[%d], which the header does not have", path, n)
 		}
-		if h.open != "" && !strings.Contains(body, "#ARGV") {
-			t.Errorf("%s: the header has ARGV[%s..], the body no #ARGV", path, h.open)
-		}
+		check.That(t, h.open == "" || strings.Contains(body, "#ARGV"), "%s: the header has ARGV[%s..], the body no #ARGV", path, h.open)
 		for _, m := range bodyLocal.FindAllStringSubmatch(body, -1) {
 			locals := strings.Split(m[1], ", ")
 			locals = locals[strings.Count(m[2][:strings.Index(m[2], "ARGV")], ", "):]
@@ -180,21 +164,15 @@ func TestScriptsArePortable(t *testing.T) {
 	offset := regexp.MustCompile(`'LIMIT', *([^,]*),`)
 	for _, set := range All {
 		for _, s := range set.Scripts() {
-			if strings.Contains(s.Text, "include:") || strings.Contains(s.Text, "--") {
-				t.Errorf("%s: a comment or an include is left", s.Name)
-			}
+			check.That(t, !strings.Contains(s.Text, "include:") && !strings.Contains(s.Text, "--"),
+				"%s: a comment or an include is left", s.Name)
 			for _, word := range []string{"#!lua", "cmsgpack", "struct.", "bit.", "tostring(", "goto "} {
-				if strings.Contains(s.Text, word) {
-					t.Errorf("%s uses %s, which does not behave the same everywhere", s.Name, word)
-				}
+				check.That(t, !strings.Contains(s.Text, word), "%s uses %s, which does not behave the same everywhere", s.Name, word)
 			}
-			if n := strings.Count(s.Text, "'TIME'"); n > 1 {
-				t.Errorf("%s names TIME %d times", s.Name, n)
-			}
+			n := strings.Count(s.Text, "'TIME'")
+			check.That(t, n <= 1, "%s names TIME %d times", s.Name, n)
 			for _, m := range offset.FindAllStringSubmatch(s.Text, -1) {
-				if m[1] != "0" && m[1] != "'0'" {
-					t.Errorf("%s: %s", s.Name, m[0])
-				}
+				check.That(t, m[1] == "0" || m[1] == "'0'", "%s: %s", s.Name, m[0])
 			}
 		}
 	}
@@ -217,13 +195,10 @@ func TestFunctionsAreCreatedLate(t *testing.T) {
 		{Semaphore.Heartbeat, "local reply", []string{"admit", "enqueue"}},
 	} {
 		path, rest, found := strings.Cut(c.script.Text, c.returns)
-		if !found {
-			t.Errorf("%s has no %q", c.script.Name, c.returns)
-		}
+		check.That(t, found, "%s has no %q", c.script.Name, c.returns)
 		for _, name := range c.late {
-			if strings.Contains(path, "local function "+name+"(") || !strings.Contains(rest, "local function "+name+"(") {
-				t.Errorf("%s has a function %s before %q, or has none", c.script.Name, name, c.returns)
-			}
+			check.That(t, !strings.Contains(path, "local function "+name+"(") && strings.Contains(rest, "local function "+name+"("),
+				"%s has a function %s before %q, or has none", c.script.Name, name, c.returns)
 		}
 	}
 }
@@ -234,17 +209,14 @@ func TestProtocolNamesEveryTransition(t *testing.T) {
 	doc := must.Get(os.ReadFile("../docs/protocol.md"))(t)
 	_, rest, found := strings.Cut(string(doc), "\n| transition | does | sent |\n|---|---|---|\n")
 	table, _, _ := strings.Cut(rest, "\n\n")
-	if !found {
-		t.Fatal("docs/protocol.md has no table of transitions")
-	}
+	must.That(t, found, "docs/protocol.md has no table of transitions")
 	named := map[string]bool{}
 	for row := range strings.Lines(table) {
 		cell, _, _ := strings.Cut(strings.TrimPrefix(row, "| "), " |")
 		for _, name := range strings.Split(cell, ", ") {
 			named[name] = true
-			if !slices.Contains(allFiles(), name+".lua") {
-				t.Errorf("docs/protocol.md has a transition %q, for which there is no script", name)
-			}
+			check.That(t, slices.Contains(allFiles(), name+".lua"),
+				"docs/protocol.md has a transition %q, for which there is no script", name)
 		}
 	}
 	for _, path := range allFiles() {
@@ -281,7 +253,5 @@ func TestScriptCommandsInDocumentedACL(t *testing.T) {
 			}
 		}
 	}
-	if seen < 50 {
-		t.Fatalf("only %d calls were found", seen)
-	}
+	must.That(t, seen >= 50, "only %d calls were found", seen)
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	glua "github.com/yuin/gopher-lua"
 	"github.com/yuin/gopher-lua/parse"
@@ -32,13 +33,10 @@ func TestFewFilesBehindEachScript(t *testing.T) {
 			if isFast(path) {
 				most = maxBehindFast
 			}
-			if n := 1 + len(behind.included); n > most {
-				t.Errorf("%s has %d files behind it, at most %d are wanted: %v", s.Name, n, most, behind.included)
-			}
+			n := 1 + len(behind.included)
+			check.That(t, n <= most, "%s has %d files behind it, at most %d are wanted: %v", s.Name, n, most, behind.included)
 			for file, depth := range behind.included {
-				if depth > maxDepth {
-					t.Errorf("%s includes %s at depth %d, at most %d is wanted", s.Name, file, depth, maxDepth)
-				}
+				check.That(t, depth <= maxDepth, "%s includes %s at depth %d, at most %d is wanted", s.Name, file, depth, maxDepth)
 			}
 		}
 	}
@@ -117,21 +115,14 @@ func TestFastScriptsAreFlat(t *testing.T) {
 		}
 		n++
 		f, text := open(path), read(t, path)
-		if !slices.Equal(f.includes, []string{"lib/constants"}) {
-			t.Errorf("%s includes %v", path, f.includes)
-		}
+		check.That(t, slices.Equal(f.includes, []string{"lib/constants"}), "%s includes %v", path, f.includes)
 		for _, s := range f.statements {
-			if slices.Contains(s.uses, "function") {
-				t.Errorf("%s creates a function: %s", path, s.text)
-			}
+			check.That(t, !slices.Contains(s.uses, "function"), "%s creates a function: %s", path, s.text)
 		}
-		if lines := strings.Count(text, "\n"); lines > maxFastLines {
-			t.Errorf("%s has %d lines, at most %d are wanted", path, lines, maxFastLines)
-		}
+		lines := strings.Count(text, "\n")
+		check.That(t, lines <= maxFastLines, "%s has %d lines, at most %d are wanted", path, lines, maxFastLines)
 	}
-	if n < 10 {
-		t.Errorf("there are only %d fast scripts", n)
-	}
+	check.That(t, n >= 10, "there are only %d fast scripts", n)
 }
 
 // TestFastScriptsWriteNothingUndecided: a script that has written does not reply UNDECIDED, unless it takes the write back, or could
@@ -146,9 +137,8 @@ func TestFastScriptsWriteNothingUndecided(t *testing.T) {
 		written := ""
 		for _, s := range open(path).statements {
 			for line := range strings.Lines(s.text) {
-				if strings.Contains(line, "return UNDECIDED") && written != "" {
-					t.Errorf("%s replies UNDECIDED after %s", path, written)
-				}
+				check.That(t, !strings.Contains(line, "return UNDECIDED") || written == "",
+					"%s replies UNDECIDED after %s", path, written)
 				m := write.FindString(line)
 				takenBack := strings.Contains(s.text, "call('DEL', lock)\nreturn UNDECIDED") && m != "" // of a mutex that was free
 				checked := strings.Contains(line, "return UNDECIDED")                                   // if nothing was added
@@ -194,9 +184,8 @@ func TestNoAmbientInput(t *testing.T) {
 					}
 				}
 				for _, name := range globals(compile(t, path, text+s.text)) {
-					if !slices.Contains(ofTheServer, name) || name == "KEYS" || name == "ARGV" || name == "redis" {
-						t.Errorf("%s: %v takes %s from where it is included", path, s.defines, name)
-					}
+					check.That(t, slices.Contains(ofTheServer, name) && name != "KEYS" && name != "ARGV" && name != "redis",
+						"%s: %v takes %s from where it is included", path, s.defines, name)
 				}
 			}
 		}
@@ -225,19 +214,14 @@ func TestNothingIsUnused(t *testing.T) {
 		}
 	}
 	for _, path := range allFiles() {
-		if len(users[path]) == 0 {
-			t.Errorf("%s is in no script", path)
-		}
+		check.That(t, len(users[path]) != 0, "%s is in no script", path)
 		if !isPart(path) {
 			continue
 		}
-		if strings.HasPrefix(path, "lib/") && len(users[path]) == 1 {
-			t.Errorf("%s is in one script only", path)
-		}
+		check.That(t, !strings.HasPrefix(path, "lib/") || len(users[path]) != 1, "%s is in one script only", path)
 		for _, s := range open(path).statements {
-			if !slices.ContainsFunc(s.defines, func(name string) bool { return placed[path+" "+name] }) {
-				t.Errorf("%s: no script has %v", path, s.defines)
-			}
+			check.That(t, slices.ContainsFunc(s.defines, func(name string) bool { return placed[path+" "+name] }),
+				"%s: no script has %v", path, s.defines)
 		}
 	}
 }
@@ -249,9 +233,7 @@ func TestNumbersHaveNames(t *testing.T) {
 	for _, path := range allFiles() {
 		for _, s := range open(path).statements {
 			for line := range strings.Lines(s.text) {
-				if packed.MatchString(line) && !strings.Contains(line, "1000") {
-					t.Errorf("%s: a number without a name: %s", path, line)
-				}
+				check.That(t, !packed.MatchString(line) || strings.Contains(line, "1000"), "%s: a number without a name: %s", path, line)
 			}
 		}
 	}
@@ -265,9 +247,7 @@ func contract(t *testing.T) map[string][]string {
 	for _, m := range regexp.MustCompile("(?m)^\\| `(\\w+)(\\(([\\w, ]*)\\))?` \\|").FindAllStringSubmatch(string(text), -1) {
 		list[m[1]] = strings.Split(m[3], ", ")
 	}
-	if len(list) != 19 {
-		t.Fatalf("the contract has %d names: %v", len(list), list)
-	}
+	must.That(t, len(list) == 19, "the contract has %d names: %v", len(list), list)
 	return list
 }
 
@@ -275,9 +255,8 @@ func TestPoliciesFulfilTheContract(t *testing.T) {
 	t.Parallel()
 	names := contract(t)
 	for _, set := range All {
-		if _, err := os.Stat("../" + set.Kind); err != nil {
-			t.Errorf("%s has no package: %v", set.Kind, err)
-		}
+		_, err := os.Stat("../" + set.Kind)
+		check.That(t, err == nil, "%s has no package: %v", set.Kind, err)
 		defined := map[string]string{} // name -> statement
 		for _, policy := range set.policies {
 			for _, s := range open("policy/" + policy + ".lua").statements {
@@ -294,9 +273,7 @@ func TestPoliciesFulfilTheContract(t *testing.T) {
 				text = defined[m[2]]
 			}
 			m := functionHead.FindStringSubmatch(text)
-			if text == "" || (m == nil) != (params[0] == "") {
-				t.Errorf("%s does not define %s", set.Kind, name)
-			}
+			check.That(t, text != "" && (m == nil) == (params[0] == ""), "%s does not define %s", set.Kind, name)
 			if m == nil || m[2] == "" {
 				continue
 			}
@@ -319,9 +296,7 @@ func TestScriptsUseNoUnknownGlobals(t *testing.T) {
 	for _, set := range All {
 		for _, s := range set.Scripts() {
 			for _, name := range globals(compile(t, s.Name, s.Text)) {
-				if !slices.Contains(ofTheServer, name) {
-					t.Errorf("%s uses the global %s", s.Name, name)
-				}
+				check.That(t, slices.Contains(ofTheServer, name), "%s uses the global %s", s.Name, name)
 			}
 		}
 	}

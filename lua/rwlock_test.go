@@ -9,6 +9,8 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/redis/go-redis/v9"
 )
@@ -83,9 +85,7 @@ func (b *bench) held(want ...string) {
 	got := b.rdb.ZRangeArgs(ctx, redis.ZRangeArgs{Key: b.keys[0], Start: "1", Stop: "900000000000000", ByScore: true}).Val()
 	slices.Sort(got)
 	slices.Sort(want)
-	if !slices.Equal(got, want) && len(got)+len(want) > 0 {
-		b.Fatalf("%v hold it, want %v", got, want)
-	}
+	must.That(b, slices.Equal(got, want) || len(got)+len(want) == 0, "%v hold it, want %v", got, want)
 	for _, member := range b.rdb.ZRange(ctx, b.keys[0], 0, -1).Val() {
 		if (member[0] == '#' || member[0] == '+') && !slices.Contains(want, member[1:]) {
 			b.Fatalf("%s is left of a lease that is over", member)
@@ -99,9 +99,7 @@ func (b *bench) waits(want ...string) {
 	b.members(2, want...)
 	_, lapses := b.queue()
 	for _, token := range want {
-		if lapses[token] == 0 {
-			b.Fatalf("%s has no heartbeat", token)
-		}
+		must.That(b, lapses[token] != 0, "%s has no heartbeat", token)
 	}
 }
 
@@ -123,18 +121,13 @@ func (b *bench) end(token string) int64 {
 func (b *bench) notified(sub *redis.PubSub, tokens ...string) []int64 {
 	b.Helper()
 	m := b.message(sub)
-	if len(m) != 2*len(tokens) {
-		b.Fatalf("message %v, want one for %v", m, tokens)
-	}
+	must.That(b, len(m) == 2*len(tokens), "message %v, want one for %v", m, tokens)
 	var fences []int64
 	for i, token := range tokens {
 		fence, err := strconv.ParseInt(m[2*i+1], 10, 64)
-		if err != nil || strings.Split(token, ":")[1] != m[2*i] {
-			b.Fatalf("message %v, want one for %v", m, tokens)
-		}
-		if lies := b.fence(token); lies != fence {
-			b.Fatalf("message %v, but %s has the fence %d", m, token, lies)
-		}
+		must.That(b, err == nil && strings.Split(token, ":")[1] == m[2*i], "message %v, want one for %v", m, tokens)
+		lies := b.fence(token)
+		must.That(b, lies == fence, "message %v, but %s has the fence %d", m, token, lies)
 		fences = append(fences, fence)
 	}
 	return fences
@@ -144,9 +137,8 @@ func (b *bench) notified(sub *redis.PubSub, tokens ...string) []int64 {
 func (b *bench) notNotified(keeper string, sub *redis.PubSub) {
 	b.Helper()
 	b.rdb.Publish(ctx, channelPrefix+keeper, "mark")
-	if m := b.message(sub); len(m) != 1 || m[0] != "mark" {
-		b.Fatalf("message %v", m)
-	}
+	m := b.message(sub)
+	must.That(b, len(m) == 1 && m[0] == "mark", "message %v", m)
 }
 
 func TestWriterReleaseAdmitsAllReaders(t *testing.T) {
@@ -175,14 +167,11 @@ func TestWriterReleaseAdmitsAllReaders(t *testing.T) {
 		b.waits()
 		for k, sub := range subs {
 			fences := b.notified(sub, of[k]...)
-			if !slices.IsSorted(fences) || fences[0] <= fence {
-				b.Errorf("fences %v after %d", fences, fence)
-			}
+			check.That(b, slices.IsSorted(fences) && fences[0] > fence, "fences %v after %d", fences, fence)
 			b.notNotified(k, sub)
 		}
-		if d := b.end(all[0]) - b.end(all[249]); d > heartbeatTTL || d < -heartbeatTTL {
-			b.Errorf("claims end %d ms apart", d)
-		}
+		d := b.end(all[0]) - b.end(all[249])
+		check.That(b, d <= heartbeatTTL && d >= -heartbeatTTL, "claims end %d ms apart", d)
 	})
 }
 
@@ -208,9 +197,8 @@ func TestClockSetBackDoesNotProlongReadLeases(t *testing.T) {
 			b.Errorf("the sequence went back: %v", got)
 		}
 		b.code(b.release(w, 0), lua.Left)
-		if f := b.wantAcquire(lua.Granted, rwToken("c", 3, "r"), 0)[0].(int64); f <= fence {
-			b.Errorf("fence %d after %d", f, fence)
-		}
+		f := b.wantAcquire(lua.Granted, rwToken("c", 3, "r"), 0)[0].(int64)
+		check.That(b, f > fence, "fence %d after %d", f, fence)
 		b.code(b.release(longer, 0), lua.Granted)
 		b.code(b.renew(r, 1, 2*ttl, 0), lua.Granted) // without metadata no longer ttl is recorded
 		b.heartbeat(0)
@@ -219,9 +207,8 @@ func TestClockSetBackDoesNotProlongReadLeases(t *testing.T) {
 		}
 		b.code(b.renew(r, 1, 2*ttl, 0), lua.Granted)
 		got := b.heartbeat(0, r) // a holder that did not learn of its grant
-		if len(got) != 11 || got[8] != int64(lua.Held) || got[10] != now+ttl || b.end(r) != now+ttl {
-			b.Errorf("the lease is reported as %v, its ttl is %d", got, ttl)
-		}
+		check.That(b, len(got) == 11 && got[8] == int64(lua.Held) && got[10] == now+ttl && b.end(r) == now+ttl,
+			"the lease is reported as %v, its ttl is %d", got, ttl)
 	})
 }
 
@@ -260,9 +247,7 @@ func TestInspectPagesGoOnWhereTheyEnded(t *testing.T) {
 			var gone []string
 			for place, last, pages := int64(0), "", 0; ; pages++ {
 				got := b.inspect(protocol.InspectHolders, place, 4, last)
-				if pages > 40 {
-					b.Fatal("there is no end")
-				}
+				must.That(b, pages <= 40, "there is no end")
 				for i := 2; i < len(got); i += 4 {
 					last, place = got[i].(string), got[i+3].(int64)
 					listed[last] = true
@@ -285,9 +270,7 @@ func TestInspectPagesGoOnWhereTheyEnded(t *testing.T) {
 				}
 			}
 			for _, token := range all {
-				if !listed[token] && !slices.Contains(gone, token) {
-					b.Errorf("%s was not listed", token)
-				}
+				check.That(b, listed[token] || slices.Contains(gone, token), "%s was not listed", token)
 			}
 		})
 	}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/redis/go-redis/v9"
 )
@@ -56,9 +58,7 @@ func (b *bench) semaphoreRelease(want int, token string, cancel int) {
 	b.Helper()
 	got := b.eval(b.set.Release, releaseArgs(token, 0, cancel))
 	b.code(got, want)
-	if got[1].(int64)&1 != 0 {
-		b.Fatalf("reply %v: there is more to admit", got)
-	}
+	must.That(b, got[1].(int64)&1 == 0, "reply %v: there is more to admit", got)
 	b.checkCounts()
 }
 
@@ -108,9 +108,7 @@ func (b *bench) checkCounts() {
 		switch {
 		case member == "used" || member == "spent":
 			counts[member] = int(-z.Score)
-			if z.Score >= 0 {
-				b.Fatalf("%s is %v", member, z.Score)
-			}
+			must.That(b, z.Score < 0, "%s is %v", member, z.Score)
 		case member[0] == '#':
 			fences[member[1:]] = true
 		case member[0] == '@':
@@ -130,16 +128,11 @@ func (b *bench) checkCounts() {
 	if len(counts) == 0 && spent == len(list) {
 		counts["spent"] = spent // ZCARD
 	}
-	if counts["used"] != used || counts["spent"] != spent {
-		b.Fatalf("counts %v, but %d are held and %d away: %v", counts, used, spent, list)
-	}
-	if len(fences) != len(owners) {
-		b.Fatalf("fences of %v, leases and grants of %v", fences, owners)
-	}
+	must.That(b, counts["used"] == used && counts["spent"] == spent,
+		"counts %v, but %d are held and %d away: %v", counts, used, spent, list)
+	must.That(b, len(fences) == len(owners), "fences of %v, leases and grants of %v", fences, owners)
 	for token := range owners {
-		if !fences[token] {
-			b.Fatalf("%s has no fence", token)
-		}
+		must.That(b, fences[token], "%s has no fence", token)
 	}
 }
 
@@ -155,23 +148,19 @@ func TestWaiterAboveLoweredLimitNotified(t *testing.T) {
 			b.semaphoreAcquire(lua.Waiting, five, x, heartbeatTTL)
 		}
 		b.limit(five, 3, 5, 3, 0, 0, 2)
-		if m := b.message(sub); len(m) != 2 || m[0] != "1" || m[1] != "-1" {
-			b.Errorf("message %v, want one to retry at once", m)
-		}
+		m := b.message(sub)
+		check.That(b, len(m) == 2 && m[0] == "1" && m[1] == "-1", "message %v, want one to retry at once", m)
 		b.waits(second, third, fourth)
 		listed := map[int64]any{}
 		got := b.semaphoreHeartbeat(five, 0, first, second, third, fourth)
 		for i := 7; i+3 < len(got); i += 4 {
 			listed[got[i].(int64)] = got[i+1]
 		}
-		if len(listed) != 2 || listed[1] != int64(lua.AboveLimit) || listed[3] != int64(lua.AboveLimit) || got[5] != int64(2) {
-			b.Errorf("reply %v", got)
-		}
+		check.That(b, len(listed) == 2 && listed[1] == int64(lua.AboveLimit) && listed[3] == int64(lua.AboveLimit) && got[5] == int64(2),
+			"reply %v", got)
 		b.waits(second, fourth)
 		got = b.semaphoreHeartbeat(five, 1, first, 0)
-		if len(got) != 11 || got[8] != int64(lua.AboveLimit) {
-			b.Errorf("reply %v", got)
-		}
+		check.That(b, len(got) == 11 && got[8] == int64(lua.AboveLimit), "reply %v", got)
 		b.waits(second, fourth)
 		b.semaphoreRelease(lua.Granted, held, 0)
 		b.notified(sub, second)
@@ -209,18 +198,12 @@ func TestExpiredPermitsSweptInBatches(t *testing.T) {
 			got := b.eval(b.set.Limit, limitArgs(limits, 0, ""))
 			more = got[5] == int64(1)
 			left := b.rdb.ZCard(ctx, b.keys[0]).Val()
-			if size-left > 3*3*100+2 {
-				b.Fatalf("one script took out %d entries", size-left)
-			}
+			must.That(b, size-left <= 3*3*100+2, "one script took out %d entries", size-left)
 			size = left
-			if scripts > n/100 {
-				b.Fatalf("%d entries are left after %d scripts", left, scripts)
-			}
+			must.That(b, scripts <= n/100, "%d entries are left after %d scripts", left, scripts)
 		}
 		b.limit(limits, 0, 0, int64(n), 0, int64(n), 0)
-		if size != 0 {
-			b.Errorf("%d entries are left", size)
-		}
+		check.That(b, size == 0, "%d entries are left", size)
 
 		// The reply to a try says that there is more to sweep, until there is room.
 		now = float64(b.rdb.Time(ctx).Val().UnixMilli())
@@ -235,9 +218,8 @@ func TestExpiredPermitsSweptInBatches(t *testing.T) {
 				b.Fatalf("reply %v to the try number %d", got, scripts)
 			}
 		}
-		if scripts != 4 { // a hundred of each before it looks for room, and two hundred when it does
-			b.Errorf("%d tries for 1000 permits that are over, want 4", scripts)
-		}
+		check.That(b, scripts == 4, // a hundred of each before it looks for room, and two hundred when it does
+			"%d tries for 1000 permits that are over, want 4", scripts)
 		b.checkCounts()
 	})
 }
@@ -250,9 +232,8 @@ func TestPermitsTakenBeforeClockSetBack(t *testing.T) {
 		pass(200 * time.Millisecond)
 		b.semaphoreAcquire(lua.Granted, perSecond, y, 0)
 		pass(-time.Hour)
-		if got := b.semaphoreAcquire(lua.Refused, perSecond, permitToken("b", 1, "c", 1), 0); got[1] != int64(1001) {
-			b.Errorf("in %v ms, want 1001", got[1])
-		}
+		got := b.semaphoreAcquire(lua.Refused, perSecond, permitToken("b", 1, "c", 1), 0)
+		check.That(b, got[1] == int64(1001), "in %v ms, want 1001", got[1])
 		pass(1000 * time.Millisecond)
 		b.limit(perSecond, 0, 0, 0, 3, 3, 0)
 		pass(time.Millisecond)
@@ -264,9 +245,8 @@ func TestPermitsTakenBeforeClockSetBack(t *testing.T) {
 		b.semaphoreAcquire(lua.Granted, twoAndFour, x, 0)
 		pass(-time.Hour)
 		b.semaphoreHeartbeat(twoAndFour, 0)
-		if left := b.end(x) - b.rdb.Time(ctx).Val().UnixMilli(); left != ttl {
-			b.Errorf("the lease lasts %d ms, its ttl is %d", left, ttl)
-		}
+		left := b.end(x) - b.rdb.Time(ctx).Val().UnixMilli()
+		check.That(b, left == ttl, "the lease lasts %d ms, its ttl is %d", left, ttl)
 	})
 }
 
@@ -352,9 +332,7 @@ func (b *bench) pause(limits string, ms, want int64) {
 	b.Helper()
 	got := b.eval(b.set.Limit, protocol.LimitArgs(nil, settings, limits, 0, "", ms))
 	b.code(got, lua.Granted)
-	if got[6].(int64) != want {
-		b.Fatalf("reply %v, want a pause of %d ms", got, want)
-	}
+	must.That(b, got[6].(int64) == want, "reply %v, want a pause of %d ms", got, want)
 	b.checkCounts()
 }
 

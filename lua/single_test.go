@@ -12,6 +12,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/parallel"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
@@ -151,9 +152,7 @@ func fastArgs(set *lua.Set, token, policyArg string) []any {
 func (b *bench) eval(s *lua.Script, args []any) []any {
 	b.Helper()
 	v, err := b.run(s, args...).Result()
-	if err != nil {
-		b.Fatalf("%s: %v", s.Name, err)
-	}
+	must.That(b, err == nil, "%s: %v", s.Name, err)
 	return long(v)
 }
 
@@ -202,17 +201,14 @@ func (b *bench) heartbeat(back int, rest ...any) []any {
 
 func (b *bench) code(reply []any, want int) {
 	b.Helper()
-	if len(reply) == 0 || reply[0] != int64(want) {
-		b.Fatalf("reply %v, want code %d", reply, want)
-	}
+	must.That(b, len(reply) != 0 && reply[0] == int64(want), "reply %v, want code %d", reply, want)
 }
 
 // holder, members and expires expect a state: the mutex's holder, the members of a key, and expiries.
 func (b *bench) holder(want string) {
 	b.Helper()
-	if got := b.rdb.Get(ctx, b.keys[0]).Val(); got != want {
-		b.Fatalf("the holder is %q, want %q", got, want)
-	}
+	got := b.rdb.Get(ctx, b.keys[0]).Val()
+	must.That(b, got == want, "the holder is %q, want %q", got, want)
 }
 
 func (b *bench) members(key int, want ...string) {
@@ -221,9 +217,7 @@ func (b *bench) members(key int, want ...string) {
 	if key == 2 {
 		got, _ = b.queue()
 	}
-	if !slices.Equal(got, want) && len(got)+len(want) > 0 {
-		b.Fatalf("%s has %v, want %v", b.keys[key], got, want)
-	}
+	must.That(b, slices.Equal(got, want) || len(got)+len(want) == 0, "%s has %v, want %v", b.keys[key], got, want)
 }
 
 // queue returns the waiters in order, and when their heartbeats lapse, of which each is of a waiter.
@@ -246,9 +240,8 @@ func (b *bench) queue() (waiters []string, lapses map[string]int64) {
 func (b *bench) expires(keys ...int) {
 	b.Helper()
 	for _, k := range keys {
-		if d := b.rdb.PTTL(ctx, b.keys[k]).Val(); d <= 0 {
-			b.Fatalf("%s: expiry %v", b.keys[k], d)
-		}
+		d := b.rdb.PTTL(ctx, b.keys[k]).Val()
+		must.That(b, d > 0, "%s: expiry %v", b.keys[k], d)
 	}
 }
 
@@ -292,9 +285,8 @@ func TestRevokedGrantNotPublishedToReplica(t *testing.T) {
 			b.release(token("a", 1), 0)
 			b.holder("")
 			must.OK(t, b.rdb.Publish(ctx, channelPrefix+"astray", "the end").Err())
-			if m := b.message(sub); strings.Join(m, " ") != "the end" {
-				t.Errorf("it received %v", m)
-			}
+			m := b.message(sub)
+			check.That(t, strings.Join(m, " ") == "the end", "it received %v", m)
 		})
 	}
 }
@@ -311,9 +303,7 @@ func TestDeadWaitersSkippedInBoundedSteps(t *testing.T) {
 		b.listen("live")
 		got := b.release(token("a", 1), 0)
 		b.code(got, lua.Granted)
-		if got[1] != int64(1) {
-			b.Fatalf("reply %v: more than a thousand waiters were walked past at once", got)
-		}
+		must.That(b, got[1] == int64(1), "reply %v: more than a thousand waiters were walked past at once", got)
 		b.holder("")
 		if got := b.heartbeat(0); got[4] != int64(0) {
 			b.Errorf("reply %v: still more to admit", got)
@@ -339,9 +329,8 @@ func TestForeignQueueEntriesDropped(t *testing.T) {
 		sub := b.listen("live")
 		b.code(b.acquire(waiter, heartbeatTTL), lua.Waiting)
 		b.code(b.release(holder, 0), lua.Granted)
-		if m := b.message(sub); len(m) != 2 || m[0] != "1" {
-			b.Errorf("the waiter was told %v", m)
-		}
+		m := b.message(sub)
+		check.That(b, len(m) == 2 && m[0] == "1", "the waiter was told %v", m)
 		b.code(b.renew(waiter, 1, ttl, 0), lua.Granted)
 		b.members(2)
 	})
@@ -365,9 +354,8 @@ func TestNotifyHeadIsBounded(t *testing.T) {
 		}
 		b.code(b.release(brief("live", 1), 0), lua.Granted)
 		b.holder(brief("live", 2))
-		if n := b.rdb.ZCard(ctx, b.keys[2]).Val(); n != 2*150 {
-			b.Errorf("%d of 250 waiters without a subscription are left after one script, want 150", n/2)
-		}
+		n := b.rdb.ZCard(ctx, b.keys[2]).Val()
+		check.That(b, n == 2*150, "%d of 250 waiters without a subscription are left after one script, want 150", n/2)
 	})
 }
 
@@ -398,9 +386,7 @@ func TestConstantsMatchGo(t *testing.T) {
 		}
 	}
 	for name, value := range want {
-		if got[name] != value {
-			t.Errorf("%s is %s in Lua and %s in Go", name, got[name], value)
-		}
+		check.That(t, got[name] == value, "%s is %s in Lua and %s in Go", name, got[name], value)
 	}
 	for _, c := range []struct {
 		name  string
@@ -411,17 +397,15 @@ func TestConstantsMatchGo(t *testing.T) {
 		{"RELEASE_QUEUE_EMPTY", lua.Left, func(r protocol.ReleaseReply) bool { return r.QueueEmpty && !r.More }},
 	} {
 		added, _ := strconv.ParseInt(got[c.name], 10, 64)
-		if r, err := protocol.ParseReleaseReply([]int64{c.reply + added}); err != nil || r.Code != c.reply || !c.parse(r) {
-			t.Errorf("%s is %s: %+v, %v", c.name, got[c.name], r, err)
-		}
+		r, err := protocol.ParseReleaseReply([]int64{c.reply + added})
+		check.That(t, err == nil && r.Code == c.reply && c.parse(r), "%s is %s: %+v, %v", c.name, got[c.name], r, err)
 	}
 	for name, parse := range map[string]func(protocol.AcquireReply) bool{
 		"NOTE_MORE": func(a protocol.AcquireReply) bool { return a.More }, "NOTE_LIMITS": func(a protocol.AcquireReply) bool { return a.LimitsChanged },
 	} {
 		note, _ := strconv.ParseInt(got[name], 10, 64)
-		if a, err := protocol.ParseAcquireReply([]int64{lua.Refused, 1, 1, note}); err != nil || !parse(a) {
-			t.Errorf("%s is %s: %+v, %v", name, got[name], a, err)
-		}
+		a, err := protocol.ParseAcquireReply([]int64{lua.Refused, 1, 1, note})
+		check.That(t, err == nil && parse(a), "%s is %s: %+v, %v", name, got[name], a, err)
 	}
 	if a, err := protocol.ParseFastAcquireReply([]int64{0}); got["UNDECIDED"] != "0" || err != nil || !a.Undecided {
 		t.Errorf("UNDECIDED is %s: %+v, %v", got["UNDECIDED"], a, err)
@@ -445,8 +429,7 @@ func TestClockSetBackDoesNotProlongLease(t *testing.T) {
 		}
 		b.rdb.PExpire(ctx, b.keys[0], 3*time.Hour)
 		got := b.heartbeat(0, token("a", 1)) // a holder that did not learn of its grant
-		if len(got) != 11 || got[8] != int64(lua.Held) || got[10].(int64)-got[1].(int64) > 3600000 {
-			t.Errorf("a lease of an hour is reported as %v", got)
-		}
+		check.That(t, len(got) == 11 && got[8] == int64(lua.Held) && got[10].(int64)-got[1].(int64) <= 3600000,
+			"a lease of an hour is reported as %v", got)
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/lua"
@@ -50,9 +51,8 @@ func (b *bench) enqueue(holder string, others ...string) {
 // notifiedToRetry expects one message, which tells this request to retry in so many ms.
 func (b *bench) notifiedToRetry(sub *redis.PubSub, token string, ms int) {
 	b.Helper()
-	if got, want := b.message(sub), []string{strings.Split(token, ":")[1], strconv.Itoa(-ms)}; fmt.Sprint(got) != fmt.Sprint(want) {
-		b.Fatalf("message %v, want %v", got, want)
-	}
+	got, want := b.message(sub), []string{strings.Split(token, ":")[1], strconv.Itoa(-ms)}
+	must.That(b, fmt.Sprint(got) == fmt.Sprint(want), "message %v, want %v", got, want)
 }
 
 func TestHeadNotifiedOfShortenedLease(t *testing.T) {
@@ -214,9 +214,8 @@ func TestWrongType(t *testing.T) {
 			if c.script == nil {
 				continue
 			}
-			if v, err := b.run(c.script, c.args...).Result(); err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
-				b.Errorf("%s: %v, %v", c.what, v, err)
-			}
+			v, err := b.run(c.script, c.args...).Result()
+			check.That(b, err != nil && strings.Contains(err.Error(), "WRONGTYPE"), "%s: %v, %v", c.what, v, err)
 		}
 		b.members(2)
 		b.allExpireBut(0)
@@ -238,9 +237,7 @@ func TestCompleteStoresRecord(t *testing.T) {
 		lies := func(want string, least, most time.Duration) {
 			b.Helper()
 			got, left := b.rdb.Get(ctx, b.keys[0]).Val(), b.rdb.PTTL(ctx, b.keys[0]).Val()
-			if got != want || left > most || left <= least {
-				b.Errorf("%q for %v; want %q for %v to %v", got, left, want, least, most)
-			}
+			check.That(b, got == want && left <= most && left > least, "%q for %v; want %q for %v to %v", got, left, want, least, most)
 		}
 		a, c := token("a", 1), token("c", 1)
 		complete(a, 50_000, lua.Refused) // nothing is held
@@ -261,9 +258,8 @@ func TestCompleteStoresRecord(t *testing.T) {
 		b.code(b.release("done:"+a, 0), lua.Granted) // how it is deleted
 		lies("", -time.Minute, 0)
 		b.rdb.LPush(ctx, b.keys[0], "foreign")
-		if err := b.run(lua.Once.Complete, a, 1000).Err(); err == nil {
-			b.Error("a list was taken for a lease")
-		}
+		err := b.run(lua.Once.Complete, a, 1000).Err()
+		check.That(b, err != nil, "a list was taken for a lease")
 	})
 }
 
@@ -284,9 +280,8 @@ func TestRetainedMutexAndWaiters(t *testing.T) {
 		b.code(ask(retained, protocol.PolicyArgRetain, 0), lua.Granted)
 		b.notNotified("a", subA)
 		b.heartbeat(1, waiter, 0)
-		if got := b.message(subA); !slices.Equal(got, []string{"1", "recall"}) {
-			b.Fatalf("message %v, want a recall of %s", got, retained)
-		}
+		got := b.message(subA)
+		must.That(b, slices.Equal(got, []string{"1", "recall"}), "message %v, want a recall of %s", got, retained)
 		b.heartbeat(0, waiter)
 		b.notNotified("a", subA)
 
@@ -316,18 +311,16 @@ func TestRaiseFenceNeedsMinUptime(t *testing.T) {
 	holder := token("a", 1)
 	fence := b.acquire(holder, 0)[1].(int64)
 	got := b.raiseFence(holder, fence+time.Hour.Microseconds(), time.Hour.Milliseconds())
-	if ran, ok := got[1].(int64); got[0] != int64(lua.Unknown) || !ok || ran < 0 || ran > 60000 {
-		t.Errorf("%v from a server that was just started", got)
-	}
+	ran, ok := got[1].(int64)
+	check.That(t, got[0] == int64(lua.Unknown) && ok && ran >= 0 && ran <= 60000, "%v from a server that was just started", got)
 	s.Await("yes", func(context.Context, *redis.Client) (string, error) {
 		if b.raiseFence(holder, 0, 1000)[0] == int64(lua.Granted) {
 			return "yes", nil
 		}
 		return "", nil
 	})
-	if last := b.raiseFence(holder, 0, 0)[1]; last != fence {
-		t.Errorf("a refusal has moved the fence from %d to %v", fence, last)
-	}
+	last := b.raiseFence(holder, 0, 0)[1]
+	check.That(t, last == fence, "a refusal has moved the fence from %d to %v", fence, last)
 }
 
 var notice = protocol.BreakNotice(protocol.Breaker{By: "ops", Reason: "stuck"})
@@ -336,9 +329,8 @@ var notice = protocol.BreakNotice(protocol.Breaker{By: "ops", Reason: "stuck"})
 func (b *bench) breakToken(token string, code, told int) {
 	b.Helper()
 	got := b.eval(b.set.Break, protocol.BreakArgs(nil, token, settings, 60_000, b.policyArg, notice))
-	if want := fmt.Sprint([]any{code, told, 0}); fmt.Sprint(got) != want {
-		b.Fatalf("break returned %v, want %s", got, want)
-	}
+	want := fmt.Sprint([]any{code, told, 0})
+	must.That(b, fmt.Sprint(got) == want, "break returned %v, want %s", got, want)
 }
 
 func TestBreakEndsLeaseAndAdmits(t *testing.T) {
@@ -375,9 +367,8 @@ func TestNoticeStaysBesideTombstone(t *testing.T) {
 		holder, waiter, other := b.token("a", 1), b.token("b", 1), b.token("c", 1)
 		notices := func(of, want string) {
 			b.Helper()
-			if got := fmt.Sprint(b.inspect(protocol.InspectBreak, 0, 500, of)); got != want {
-				b.Errorf("inspect of %s returned %s, want %s", of, got, want)
-			}
+			got := fmt.Sprint(b.inspect(protocol.InspectBreak, 0, 500, of))
+			check.That(b, got == want, "inspect of %s returned %s, want %s", of, got, want)
 		}
 		b.enqueue(holder, waiter, other)
 		notices(holder, "[0]")
@@ -422,9 +413,7 @@ func TestInspectWritesNothing(t *testing.T) {
 			b.Errorf("the first two: %v", got)
 		}
 		got = b.inspect(protocol.InspectWaiters, places[1].(int64), 2, "")
-		if len(got) != 5 || got[1] != token("b", 2) {
-			b.Errorf("the last: %v", got)
-		}
+		check.That(b, len(got) == 5 && got[1] == token("b", 2), "the last: %v", got)
 		b.rdb.Set(ctx, b.keys[0], "foreign", time.Minute)
 		if got := b.inspect(protocol.InspectHolders, 0, 10, ""); got[2] != "foreign" || got[3] != int64(0) {
 			b.Errorf("a foreign holder: %v", got)
