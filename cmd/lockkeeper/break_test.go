@@ -9,6 +9,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
 
@@ -16,9 +17,7 @@ import (
 func broken(t *testing.T, err, kind error, reason, by string) {
 	t.Helper()
 	var b *lockkeeper.BrokenError
-	if !errors.Is(err, kind) || !errors.As(err, &b) || b.Reason != reason || !strings.HasPrefix(b.By, by) {
-		t.Errorf("%v: %+v", err, b)
-	}
+	check.That(t, errors.Is(err, kind) && errors.As(err, &b) && b.Reason == reason && strings.HasPrefix(b.By, by), "%v: %+v", err, b)
 }
 
 func TestBreak(t *testing.T) {
@@ -34,13 +33,10 @@ func TestBreak(t *testing.T) {
 	second := s.show(t, "jobs:report").Waiters[1].Token
 	c := brk("jobs:report", "--token", second[:20], "--yes", "--reason", "too late", "--by", "ops").ends(0)
 	c.prints("ended: 0 holders, removed: 1 waiter\n", "waiter  web-3:30 report  "+second+"\n", "processes of 1 of 1.")
-	if c.err.Len() > 0 {
-		t.Errorf("a log line repeats what is printed: %s", c.err.String())
-	}
+	check.That(t, c.err.Len() == 0, "a log line repeats what is printed: %s", c.err.String())
 	broken(t, must.Receive(t, s.ended["report-3"], 10*time.Second, "the waiter is told"), lockkeeper.ErrNotAcquired, "too late", "ops")
-	if i := s.show(t, "jobs:report"); len(i.Holders) != 1 || len(i.Waiters) != 1 {
-		t.Errorf("%+v", i)
-	}
+	i := s.show(t, "jobs:report")
+	check.That(t, len(i.Holders) == 1 && len(i.Waiters) == 1, "%+v", i)
 
 	held := s.leases["report"]
 	c = brk("jobs:report", "--token", held.Token(), "--yes", "--reason", "it hangs", "--json").ends(0)

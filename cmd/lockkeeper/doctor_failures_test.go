@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -40,9 +41,7 @@ func TestDoctorTimeoutWhenUnresponsive(t *testing.T) {
 		})
 	}
 	c := command(t, "doctor", "--redis", "redis://:wrong@"+locked.Addr).ends(69)
-	if strings.Contains(c.out.String()+c.err.String(), "wrong@") {
-		t.Error("the password was shown")
-	}
+	check.That(t, !strings.Contains(c.out.String()+c.err.String(), "wrong@"), "the password was shown")
 }
 
 func TestInterruptedDoctorAndBenchCleanUp(t *testing.T) {
@@ -54,9 +53,7 @@ func TestInterruptedDoctorAndBenchCleanUp(t *testing.T) {
 			c := command(t, append(strings.Fields(args), "--redis", url)...).starts()
 			eventually(t, args+" has a lock", func() bool { return s.Client().DBSize(ctx).Val() > 0 })
 			c.isEndedBy(sig)
-			if c.out.Len() > 0 {
-				t.Errorf("%v: a report was written: %q", sig, c.out.String())
-			}
+			check.That(t, c.out.Len() == 0, "%v: a report was written: %q", sig, c.out.String())
 			wantNoKeys(t, s.Client())
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/redis/go-redis/v9"
@@ -39,9 +40,8 @@ func examine(t *testing.T, code int, url string, args ...string) *doctorReport {
 	}
 	start := time.Now()
 	c := command(t, append([]string{"doctor", "--json", "--redis", url}, args...)...).ends(code)
-	if d := time.Since(start); d > limit+10*time.Second { // which a busy machine can take to start and end the process
-		t.Errorf("it took %v", d)
-	}
+	d := time.Since(start)
+	check.That(t, d <= limit+10*time.Second, "it took %v", d) // which a busy machine can take to start and end the process
 	r := &doctorReport{T: t}
 	c.decode(r)
 	return r
@@ -69,9 +69,7 @@ func (r *doctorReport) want(check, status string, texts ...string) (found doctor
 func (r *doctorReport) wantAllOKExcept(others ...string) {
 	r.Helper()
 	for _, c := range r.Checks {
-		if c.Status != "ok" && !slices.Contains(others, c.Check) {
-			r.Errorf("%s: %s: %s", c.Check, c.Status, c.Detail)
-		}
+		check.That(r, c.Status == "ok" || slices.Contains(others, c.Check), "%s: %s: %s", c.Check, c.Status, c.Detail)
 	}
 }
 
@@ -79,17 +77,15 @@ func (r *doctorReport) wantAllOKExcept(others ...string) {
 func wantNoKeys(t *testing.T, servers ...*redis.Client) {
 	t.Helper()
 	for _, rdb := range servers {
-		if keys := rdb.Keys(ctx, "*").Val(); len(keys) > 0 {
-			t.Errorf("keys were not deleted: %q", keys)
-		}
+		keys := rdb.Keys(ctx, "*").Val()
+		check.That(t, len(keys) == 0, "keys were not deleted: %q", keys)
 	}
 }
 
 func do(t *testing.T, s *redistest.Server, args ...any) {
 	t.Helper()
-	if err := s.Client().Do(ctx, args...).Err(); err != nil {
-		t.Fatalf("%v: %v", args, err)
-	}
+	err := s.Client().Do(ctx, args...).Err()
+	must.That(t, err == nil, "%v: %v", args, err)
 }
 
 func set(t *testing.T, s *redistest.Server, name, value string) {
@@ -110,9 +106,7 @@ func TestDoctorAcceptsGoodServer(t *testing.T) {
 	for _, prefix := range []string{"lock:", "", "app:{x}:"} {
 		r := examine(t, 0, url, "--prefix", prefix)
 		r.wantAllOKExcept()
-		if r.Status != "ok" || r.Kind != "server" || r.Prefix != prefix || r.URL != url {
-			t.Errorf("%+v", r)
-		}
+		check.That(t, r.Status == "ok" && r.Kind == "server" && r.Prefix == prefix && r.URL == url, "%+v", r)
 		r.want("version", "ok", "Redis "+s.Client().InfoMap(ctx, "server").Item("Server", "redis_version"))
 		r.want("scripts", "ok", "scripts can be loaded")
 		r.want("lock", "ok", "handed over 5 times")
@@ -126,9 +120,8 @@ func TestDoctorAcceptsGoodServer(t *testing.T) {
 		}
 		wantNoKeys(t, s.Client())
 	}
-	if after := s.Client().ConfigGet(ctx, "*").Val(); !maps.Equal(before, after) {
-		t.Error("the settings were changed")
-	}
+	after := s.Client().ConfigGet(ctx, "*").Val()
+	check.That(t, maps.Equal(before, after), "the settings were changed")
 	c := command(t, "doctor")
 	c.Env = append(c.Env, "REDIS_URL="+url)
 	c.ends(0).prints("ok       eviction        noeviction\n", "errors: 0, warnings: 0, unknown: 0, ok: 16\n")
@@ -192,9 +185,8 @@ func TestDoctorReportsFullMemory(t *testing.T) {
 		r.wantAllOKExcept("memory", "lock", "persistence")
 		r.want("memory", c.memory, c.says)
 		r.want("lock", c.lock)
-		if n := s.Client().DBSize(ctx).Val(); n != ballast {
-			t.Errorf("%d keys, want %d as before", n, ballast)
-		}
+		n := s.Client().DBSize(ctx).Val()
+		check.That(t, n == ballast, "%d keys, want %d as before", n, ballast)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/fair"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/mutex"
@@ -24,9 +25,7 @@ func TestDocumentedForcedRelease(t *testing.T) {
 	text := must.Get(os.ReadFile("../../docs/operations.md"))(t)
 	_, section, found := strings.Cut(string(text), "\n## Forced release\n")
 	section, _, _ = strings.Cut(section, "\n## ")
-	if !found {
-		t.Fatal("docs/operations.md has no such section")
-	}
+	must.That(t, found, "docs/operations.md has no such section")
 	rdb := redistest.Start(t).Client()
 	const ttl = 3 * time.Second
 	const name = "orders:42"
@@ -47,9 +46,7 @@ func TestDocumentedForcedRelease(t *testing.T) {
 			must.OK(t, rdb.FlushDB(ctx).Err())
 			_, line, found := strings.Cut(section, "\n| "+row+" | `")
 			command, _, _ := strings.Cut(line, "`")
-			if !found {
-				t.Fatalf("there is no row %q", row)
-			}
+			must.That(t, found, "there is no row %q", row)
 			lease := must.Get(l.TryLock(ctx))(t)
 			var other *lockkeeper.Lease // of a second holder, which keeps it
 			if row == "semaphore, one holder" {
@@ -64,20 +61,15 @@ func TestDocumentedForcedRelease(t *testing.T) {
 			}
 			must.OK(t, rdb.Do(ctx, args...).Err())
 			next, err := l.TryLock(ctx)
-			if err != nil {
-				t.Fatalf("after %q: %v", command, err)
-			}
+			must.That(t, err == nil, "after %q: %v", command, err)
 			defer func() { _ = next.Release(ctx) }()
-			if next.Fence() <= lease.Fence() {
-				t.Errorf("fence %d after %d", next.Fence(), lease.Fence())
-			}
+			check.That(t, next.Fence() > lease.Fence(), "fence %d after %d", next.Fence(), lease.Fence())
 			eventually(t, "the holder detects the loss", func() bool { return errors.Is(lease.Err(), lockkeeper.ErrLost) })
 			if other != nil {
 				time.Sleep(ttl / 2) // so that it has been renewed
 				must.Report(t, other.Err())
-				if used := rdb.ZScore(ctx, "{lock:orders:42}:semaphore:holders", "used").Val(); used != -2 {
-					t.Errorf("the sum of the permits is %v", used)
-				}
+				used := rdb.ZScore(ctx, "{lock:orders:42}:semaphore:holders", "used").Val()
+				check.That(t, used == -2, "the sum of the permits is %v", used)
 			}
 		})
 	}

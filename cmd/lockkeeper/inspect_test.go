@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
 
@@ -23,9 +24,7 @@ func inspects(t *testing.T, args ...string) (*testCommand, string) {
 	out := must.Get(c.StdoutPipe())(t)
 	c.starts()
 	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		t.Fatalf("%v: %s", err, c.err.String())
-	}
+	must.That(t, err == nil, "%v: %s", err, c.err.String())
 	return c, strings.TrimSpace(line)
 }
 
@@ -58,17 +57,14 @@ func TestInspectWithBreakNeedsToken(t *testing.T) {
 	t.Parallel()
 	c, url := inspects(t, "--break", "--addr", "127.0.0.1:0")
 	root, token, found := strings.Cut(url, "?token=")
-	if !found || len(token) < 20 {
-		t.Fatalf("the URL is %s", url)
-	}
+	must.That(t, found && len(token) >= 20, "the URL is %s", url)
 	browser := &http.Client{Jar: must.Get(cookiejar.New(nil))(t)}
 	for _, visit := range []struct {
 		url    string
 		status int
 	}{{root, 403}, {url, 200}, {root + "break?kind=fair&name=x&what=all", 409}} {
-		if status, body := page(t, browser, visit.url); status != visit.status || strings.Contains(body, token) {
-			t.Errorf("%s: %d %s", visit.url, status, body)
-		}
+		status, body := page(t, browser, visit.url)
+		check.That(t, status == visit.status && !strings.Contains(body, token), "%s: %d %s", visit.url, status, body)
 	}
 	c.isEndedBy(syscall.SIGINT)
 }
@@ -78,7 +74,6 @@ func TestInspectAddresses(t *testing.T) {
 	taken := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer func() { _ = taken.Close() }()
 	command(t, "inspect", "--addr", taken.Addr().String()).ends(exit.Usage, "in use")
-	if _, url := inspects(t, "--allow-remote", "--addr", "0.0.0.0:0"); !strings.Contains(url, "?token=") {
-		t.Errorf("no token in %s", url)
-	}
+	_, url := inspects(t, "--allow-remote", "--addr", "0.0.0.0:0")
+	check.That(t, strings.Contains(url, "?token="), "no token in %s", url)
 }

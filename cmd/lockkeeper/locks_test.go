@@ -14,6 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
 	"github.com/lockkeeper/lockkeeper/internal/cli/output"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/mutex"
@@ -133,9 +134,8 @@ func TestLs(t *testing.T) {
 		"--waiting-longer 1h":                        "",
 		"--sort kind --limit 1 --waiting-longer 1ns": " jobs:report",
 	} {
-		if _, got := s.list(t, strings.Fields(args)...); got != want {
-			t.Errorf("ls %s: %q, want %q", args, got, want)
-		}
+		_, got := s.list(t, strings.Fields(args)...)
+		check.That(t, got == want, "ls %s: %q, want %q", args, got, want)
 	}
 	if e, _ := s.list(t, "--limit", "3"); len(e) != 3 {
 		t.Errorf("%d of 3 locks", len(e))
@@ -146,9 +146,7 @@ func TestLs(t *testing.T) {
 	}
 	c.prints("  jobs:report\n", "mutex            1        0       never             -  foreign\n", `-  "odd\x1b[31m name"`)
 	c = command(t, "ls", "--redis", s.url, "nothing*").ends(0)
-	if c.out.Len()+c.err.Len() > 0 { // the hint is for terminals
-		t.Errorf("%s%s", c.out.String(), c.err.String())
-	}
+	check.That(t, c.out.Len()+c.err.Len() == 0, "%s%s", c.out.String(), c.err.String()) // the hint is for terminals
 }
 
 // show runs show --json.
@@ -178,9 +176,7 @@ func TestShow(t *testing.T) {
 		t.Errorf("%+v", i)
 	}
 	i = s.show(t, "encoders", "--kind", "semaphore")
-	if i.Limits == nil || i.Limits.Limit != 3 || i.Limits.Used != 2 || i.Holders[0].Permits != 2 {
-		t.Errorf("%+v %+v", i, i.Limits)
-	}
+	check.That(t, i.Limits != nil && i.Limits.Limit == 3 && i.Limits.Used == 2 && i.Holders[0].Permits == 2, "%+v %+v", i, i.Limits)
 	if i = s.show(t, "foreign"); i.Holders[0].Keeper != "" || i.Holders[0].ExpiresInMS != -1 {
 		t.Errorf("%+v", i)
 	}
@@ -198,9 +194,8 @@ func TestTopPrintsOneView(t *testing.T) {
 	s := newScene(t)
 	c := command(t, "top", "--redis", s.url, "--rows", "2").ends(0)
 	c.prints(s.url+", prefix lock:\n", ": 5 locks, 6 holders, 5 waiters\n", "\nand 3 more\n")
-	if n := strings.Count(c.out.String(), "\n"); n != 7 {
-		t.Errorf("%d lines: %s", n, c.out.String())
-	}
+	n := strings.Count(c.out.String(), "\n")
+	check.That(t, n == 7, "%d lines: %s", n, c.out.String())
 	var v struct {
 		Time                    time.Time
 		TookMS                  *int64 `json:"took_ms"`
@@ -247,9 +242,7 @@ func TestWait(t *testing.T) {
 	c = wait("odd\x1b[31m name", "--for", "idle", "--json").starts()
 	must.OK(t, s.leases["odd"].Release(ctx))
 	c.waits(0).decode(&r)
-	if !*r.Free || len(r.Locks) != 0 {
-		t.Errorf("%s", c.out.String())
-	}
+	check.That(t, *r.Free && len(r.Locks) == 0, "%s", c.out.String())
 }
 
 // A server that hangs, or that is not there, ends each command with 69 in bounded time.
@@ -269,12 +262,9 @@ func TestCommandsEndIfServerDoesNotAnswer(t *testing.T) {
 				c := command(t, strings.Fields(args)...)
 				c.Env = append(c.Env, "REDIS_URL="+url)
 				c.ends(exit.Unreachable)
-				if d := time.Since(start); d > 25*time.Second {
-					t.Errorf("it took %v", d)
-				}
-				if c.out.Len() > 0 || c.err.Len() == 0 {
-					t.Errorf("%s%s", c.out.String(), c.err.String())
-				}
+				d := time.Since(start)
+				check.That(t, d <= 25*time.Second, "it took %v", d)
+				check.That(t, c.out.Len() == 0 && c.err.Len() != 0, "%s%s", c.out.String(), c.err.String())
 			})
 		}
 	}
@@ -293,12 +283,10 @@ func TestInterruptEndsCommands(t *testing.T) {
 			start := time.Now()
 			c.signals(syscall.SIGTERM)
 			_ = c.Wait()
-			if code := c.ProcessState.ExitCode(); code != 128+int(syscall.SIGTERM) && code != -1 {
-				t.Errorf("exit code %d\n%s", code, c.err.String())
-			}
-			if d := time.Since(start); d > 8*time.Second {
-				t.Errorf("it took %v", d)
-			}
+			code := c.ProcessState.ExitCode()
+			check.That(t, code == 128+int(syscall.SIGTERM) || code == -1, "exit code %d\n%s", code, c.err.String())
+			d := time.Since(start)
+			check.That(t, d <= 8*time.Second, "it took %v", d)
 		})
 	}
 }
@@ -323,9 +311,8 @@ func TestNamesAreCompleted(t *testing.T) {
 		"show x|":                           "", // one name only
 		"show --redis redis://127.0.0.1:1|": "",
 	} {
-		if got := complete(s.url, args); got != want+":4\n" {
-			t.Errorf("%s: %q, want %q", args, got, want)
-		}
+		got := complete(s.url, args)
+		check.That(t, got == want+":4\n", "%s: %q, want %q", args, got, want)
 	}
 	frozen := redistest.Start(t)
 	frozen.Freeze()
@@ -336,7 +323,6 @@ func TestNamesAreCompleted(t *testing.T) {
 	for i := range 300 {
 		s.rdb.Set(ctx, fmt.Sprintf("lock:many:%d", i), "x", time.Minute)
 	}
-	if n := strings.Count(complete(s.url, "show|many:"), "\n"); n != 201 {
-		t.Errorf("%d lines, want 200 names", n)
-	}
+	n := strings.Count(complete(s.url, "show|many:"), "\n")
+	check.That(t, n == 201, "%d lines, want 200 names", n)
 }

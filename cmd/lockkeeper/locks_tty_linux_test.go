@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"golang.org/x/sys/unix"
@@ -65,12 +66,10 @@ func TestTopOnATerminal(t *testing.T) {
 			quit.end(x, c)
 			c.waits(quit.code)
 			eventually(t, "it restores the screen", func() bool { return strings.HasSuffix(x.written.String(), "\x1b[?25h\x1b[?1049l") })
-			if after := x.settings(); after != before {
-				t.Errorf("the settings of the terminal are %+v, were %+v", after, before)
-			}
-			if n := strings.Count(x.written.String(), "\x1b[?1049h"); n != 1 {
-				t.Errorf("the alternate screen was entered %d times", n)
-			}
+			after := x.settings()
+			check.That(t, after == before, "the settings of the terminal are %+v, were %+v", after, before)
+			n := strings.Count(x.written.String(), "\x1b[?1049h")
+			check.That(t, n == 1, "the alternate screen was entered %d times", n)
 		})
 	}
 }
@@ -116,9 +115,8 @@ func TestHintsAndProgressOnATerminal(t *testing.T) {
 	x.runs(c)
 	c.waits(69)
 	eventually(t, "the progress is removed", func() bool { return strings.HasSuffix(x.written.String(), "\r\x1b[K") })
-	if want := "\rconnecting to redis://" + server.Addr + "\x1b[K"; !strings.HasPrefix(x.written.String(), want) {
-		t.Errorf("%q, want %q first", x.written.String(), want)
-	}
+	want := "\rconnecting to redis://" + server.Addr + "\x1b[K"
+	check.That(t, strings.HasPrefix(x.written.String(), want), "%q, want %q first", x.written.String(), want)
 }
 
 func TestBreakAsksOnATerminal(t *testing.T) {

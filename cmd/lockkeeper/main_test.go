@@ -15,6 +15,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/parallel"
 	"github.com/redis/go-redis/v9"
@@ -82,13 +83,10 @@ func (c *testCommand) waits(code int, says ...string) *testCommand {
 			c.Fatal(err)
 		}
 	}
-	if got := c.ProcessState.ExitCode(); got != code {
-		c.Errorf("%v: exit code %d, want %d\n%s%s", c.Args[1:], got, code, c.out.String(), c.err.String())
-	}
+	got := c.ProcessState.ExitCode()
+	check.That(c.T, got == code, "%v: exit code %d, want %d\n%s%s", c.Args[1:], got, code, c.out.String(), c.err.String())
 	for _, s := range says {
-		if !strings.Contains(c.err.String(), s) {
-			c.Errorf("%v: standard error has no %q:\n%s", c.Args[1:], s, c.err.String())
-		}
+		check.That(c.T, strings.Contains(c.err.String(), s), "%v: standard error has no %q:\n%s", c.Args[1:], s, c.err.String())
 	}
 	return c
 }
@@ -97,9 +95,7 @@ func (c *testCommand) waits(code int, says ...string) *testCommand {
 func (c *testCommand) prints(texts ...string) {
 	c.Helper()
 	for _, text := range texts {
-		if !strings.Contains(c.out.String(), text) {
-			c.Errorf("%v: no %q in\n%s", c.Args[1:], text, c.out.String())
-		}
+		check.That(c.T, strings.Contains(c.out.String(), text), "%v: no %q in\n%s", c.Args[1:], text, c.out.String())
 	}
 }
 
@@ -118,12 +114,20 @@ func (c *testCommand) finds(file string) {
 	must.OK(c.T, os.WriteFile(filepath.Join(c.Dir, file), nil, 0o600))
 }
 
+// stopsCreating checks that a file which the command has created again and again is not created any more.
+func (c *testCommand) stopsCreating(file string) {
+	c.Helper()
+	must.OK(c.T, os.Remove(filepath.Join(c.Dir, file)))
+	time.Sleep(100 * time.Millisecond)
+	_, err := os.Stat(filepath.Join(c.Dir, file))
+	check.That(c.T, err != nil, "%s is still created", file)
+}
+
 // decode decodes what it has printed.
 func (c *testCommand) decode(into any) {
 	c.Helper()
-	if err := json.Unmarshal(c.out.Bytes(), into); err != nil {
-		c.Fatalf("%v: %v\n%s%s", c.Args[1:], err, c.out.String(), c.err.String())
-	}
+	err := json.Unmarshal(c.out.Bytes(), into)
+	must.That(c.T, err == nil, "%v: %v\n%s%s", c.Args[1:], err, c.out.String(), c.err.String())
 }
 
 func server(t *testing.T) (*redis.Client, string) {
@@ -138,9 +142,7 @@ func server(t *testing.T) (*redis.Client, string) {
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("timeout after 30 s: %s", what)
-		}
+		must.That(t, !time.Now().After(end), "timeout after 30 s: %s", what)
 	}
 }
 
@@ -244,9 +246,7 @@ func TestErrors(t *testing.T) {
 				c := command(t, strings.Fields(args)...)
 				c.Env = append(c.Env, "REDIS_URL="+url)
 				c.ends(code, text)
-				if c.out.Len() > 0 || strings.Contains(c.err.String(), "secret") {
-					t.Errorf("%s%s", c.out.String(), c.err.String())
-				}
+				check.That(t, c.out.Len() == 0 && !strings.Contains(c.err.String(), "secret"), "%s%s", c.out.String(), c.err.String())
 			})
 		}
 	}

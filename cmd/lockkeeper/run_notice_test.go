@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 )
@@ -27,9 +28,8 @@ func TestRunReportsHolderWhileWaiting(t *testing.T) {
 			waitsInVain(c, `waiting for "`+name+`" for 1s: held by "`, fmt.Sprintf(":%d ", holder.Process.Pid), "unless it is renewed")
 			_ = holder.Process.Kill()
 			_ = holder.Wait()
-			if n := strings.Count(c.err.String(), "waiting for"); n != 1 {
-				t.Errorf("%d notices: %q", n, c.err.String())
-			}
+			n := strings.Count(c.err.String(), "waiting for")
+			check.That(t, n == 1, "%d notices: %q", n, c.err.String())
 		})
 	}
 	t.Run("foreign", func(t *testing.T) {
@@ -39,9 +39,8 @@ func TestRunReportsHolderWhileWaiting(t *testing.T) {
 	})
 	t.Run("at once", func(t *testing.T) {
 		t.Parallel()
-		if c := runner(t, url)("free", "--", "true").ends(0); c.err.Len() > 0 {
-			t.Errorf("standard error: %q", c.err.String())
-		}
+		c := runner(t, url)("free", "--", "true").ends(0)
+		check.That(t, c.err.Len() == 0, "standard error: %q", c.err.String())
 	})
 }
 
@@ -80,9 +79,8 @@ func TestRunReportsOutageEarly(t *testing.T) {
 			eventually(t, "the outage is reported", func() bool {
 				return strings.Contains(stderr.String(), `waiting for "x"`) && strings.Contains(stderr.String(), c.says)
 			})
-			if d := time.Since(start); d > 5*time.Second {
-				t.Errorf("the outage was reported after %v", d)
-			}
+			d := time.Since(start)
+			check.That(t, d <= 5*time.Second, "the outage was reported after %v", d)
 		})
 	}
 }

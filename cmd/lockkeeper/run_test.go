@@ -2,7 +2,6 @@ package main
 
 import (
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/semaphore"
@@ -36,9 +36,7 @@ func isHeld(t *testing.T, rdb *redis.Client, key string) {
 // isFree fails the test if the lock of a key is held.
 func isFree(t *testing.T, rdb *redis.Client, key string) {
 	t.Helper()
-	if rdb.Exists(ctx, key).Val() != 0 {
-		t.Errorf("%s is held", key)
-	}
+	check.That(t, rdb.Exists(ctx, key).Val() == 0, "%s is held", key)
 }
 
 func TestRedlockUsesMajority(t *testing.T) {
@@ -120,15 +118,13 @@ func TestRetryAfterReported(t *testing.T) {
 	_, url := server(t)
 	run := runner(t, url, "--kind", "semaphore", "--limit", "3", "--per", "1h")
 	c := run("--permits", "2", "x", "--", "sh", "-c", "echo $LOCKKEEPER_FENCE").ends(0)
-	if fence := must.Get(strconv.ParseInt(strings.TrimSpace(c.out.String()), 10, 64))(t); time.Since(time.UnixMicro(fence)).Abs() > time.Hour {
-		t.Errorf("the fence is %d, not a time", fence)
-	}
+	fence := must.Get(strconv.ParseInt(strings.TrimSpace(c.out.String()), 10, 64))(t)
+	check.That(t, time.Since(time.UnixMicro(fence)).Abs() <= time.Hour, "the fence is %d, not a time", fence)
 	run("--try", "--permits", "2", "x", "--", "true").ends(exit.NotAcquired, "not acquired", "not before 59m")
 	start := time.Now()
 	run("--wait", "59m", "--permits", "2", "x", "--", "true").ends(exit.NotAcquired, "not acquired", "not before 59m")
-	if d := time.Since(start); d > time.Minute {
-		t.Errorf("it waited for %v, although --wait was too short", d)
-	}
+	d := time.Since(start)
+	check.That(t, d <= time.Minute, "it waited for %v, although --wait was too short", d)
 	run("--try", "x", "--", "true").ends(0)
 }
 
@@ -152,9 +148,8 @@ func TestChildEnvironment(t *testing.T) {
 	if lines[0] != "input" || fields[0] != "x y" || fields[1] == "" || fields[2] == "" || fields[3] != "untouched" || fields[4] != "2 -a b c" {
 		t.Errorf("%q", c.out.String())
 	}
-	if fence := rdb.HGet(ctx, "{lock:x y}:mutex:meta", "seq").Val(); fence != fields[2] {
-		t.Errorf("fence %s, at the server %s", fields[2], fence)
-	}
+	fence := rdb.HGet(ctx, "{lock:x y}:mutex:meta", "seq").Val()
+	check.That(t, fence == fields[2], "fence %s, at the server %s", fields[2], fence)
 }
 
 func TestInterruptWhileWaitingLeavesQueue(t *testing.T) {
@@ -168,9 +163,8 @@ func TestInterruptWhileWaitingLeavesQueue(t *testing.T) {
 		waiters := func() int64 { return rdb.ZCount(ctx, "{lock:x}:mutex:queue", "-inf", protocol.BehindWaiters).Val() }
 		eventually(t, "it waits", func() bool { return waiters() == 1 })
 		c.isEndedBy(sig)
-		if n := waiters(); n != 0 {
-			t.Errorf("%v: %d waiters are still queued", sig, n)
-		}
+		n := waiters()
+		check.That(t, n == 0, "%v: %d waiters are still queued", sig, n)
 	}
 	holder.isEndedBy(syscall.SIGTERM)
 	isFree(t, rdb, "lock:x")
@@ -197,9 +191,8 @@ func TestRunEndsSoonAfterCommand(t *testing.T) {
 				}
 			}()
 			c.waits(9, "the lock will expire")
-			if d := time.Since(start); d > limit {
-				t.Errorf("it took %v", d)
-			}
+			d := time.Since(start)
+			check.That(t, d <= limit, "it took %v", d)
 		})
 	}
 }
@@ -210,9 +203,7 @@ func TestSignalsForwarded(t *testing.T) {
 	c := runner(t, url)("x", "--", "sh", "-c", `trap 'echo got it; exit 5' TERM; : >ready; while :; do sleep 0.05; done`)
 	c.Dir = t.TempDir()
 	c.starts().creates("ready")
-	if rdb.Exists(ctx, "lock:x").Val() != 1 {
-		t.Error("the command runs without the lock")
-	}
+	check.That(t, rdb.Exists(ctx, "lock:x").Val() == 1, "the command runs without the lock")
 	c.signals(syscall.SIGTERM)
 	c.waits(5).prints("got it")
 	isFree(t, rdb, "lock:x")
@@ -243,15 +234,9 @@ func TestLostLockEndsProcessGroup(t *testing.T) {
 	start := time.Now()
 	rdb.Del(ctx, "lock:x")
 	c.waits(exit.Lost, "lost").prints("asked")
-	if d := time.Since(start); d < 300*time.Millisecond || d > 5*time.Second {
-		t.Errorf("it took %v", d)
-	}
-	alive := filepath.Join(c.Dir, "alive")
-	must.OK(t, os.Remove(alive))
-	time.Sleep(100 * time.Millisecond)
-	if _, err := os.Stat(alive); err == nil {
-		t.Error("the grandchild was not killed")
-	}
+	d := time.Since(start)
+	check.That(t, d >= 300*time.Millisecond && d <= 5*time.Second, "it took %v", d)
+	c.stopsCreating("alive") // the grandchild was killed
 }
 
 // The command ends at once, but what it has started has the whole grace for its cleanup.
@@ -265,9 +250,8 @@ func TestLostLockGivesGraceToProcessGroup(t *testing.T) {
 	start := time.Now()
 	rdb.Del(ctx, "lock:x")
 	c.waits(exit.Lost, "lost").prints("cleaned")
-	if d := time.Since(start); d > 10*time.Second {
-		t.Errorf("it took %v", d)
-	}
+	d := time.Since(start)
+	check.That(t, d <= 10*time.Second, "it took %v", d)
 }
 
 // Whoever has read the messages of lockkeeper has ended, as head does. The command, which ignores SIGTERM, must not outlive the lock.
@@ -284,9 +268,5 @@ func TestLostLockEndsCommandIfNobodyReads(t *testing.T) {
 	must.OK(t, r.Close())
 	rdb.Del(ctx, "lock:x")
 	c.waits(exit.Lost)
-	must.OK(t, os.Remove(c.Dir+"/alive"))
-	time.Sleep(100 * time.Millisecond)
-	if _, err := os.Stat(c.Dir + "/alive"); err == nil {
-		t.Error("the command goes on")
-	}
+	c.stopsCreating("alive")
 }

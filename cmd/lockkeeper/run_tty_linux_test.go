@@ -7,8 +7,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"golang.org/x/sys/unix"
@@ -95,16 +95,12 @@ func TestCtrlZStopsRunAndCommand(t *testing.T) {
 	c.Dir = t.TempDir()
 	x := onTerminal(t, c)
 	c.creates("ready")
-	if x.foreground() == c.Process.Pid {
-		t.Error("the command is not in the foreground")
-	}
+	check.That(t, x.foreground() != c.Process.Pid, "the command is not in the foreground")
 	x.types("\x1a")
 	if s := x.state(c); !s.Stopped() {
 		t.Fatalf("not stopped: %v", s)
 	}
-	if x.foreground() != c.Process.Pid {
-		t.Error("the stopped command is still in the foreground")
-	}
+	check.That(t, x.foreground() == c.Process.Pid, "the stopped command is still in the foreground")
 	c.signals(syscall.SIGCONT)
 	x.types("\n") // which only the foreground can read
 	c.creates("over")
@@ -124,14 +120,9 @@ func TestCommandStopsWithLockkeeper(t *testing.T) {
 	c.starts().creates("alive")
 	for range 2 {
 		c.signals(syscall.SIGTSTP)
-		if s := (&terminal{T: t}).state(c); !s.Stopped() {
-			t.Fatalf("not stopped: %v", s)
-		}
-		must.OK(t, os.Remove(c.Dir+"/alive"))
-		time.Sleep(100 * time.Millisecond)
-		if _, err := os.Stat(c.Dir + "/alive"); err == nil {
-			t.Error("the command goes on")
-		}
+		s := (&terminal{T: t}).state(c)
+		must.That(t, s.Stopped(), "not stopped: %v", s)
+		c.stopsCreating("alive")
 		c.signals(syscall.SIGCONT)
 		c.creates("alive")
 	}
@@ -148,9 +139,7 @@ func TestPipelineKeepsForegroundGroup(t *testing.T) {
 	c.Stderr = x.screen // and its output goes to a pipe
 	x.runs(c)
 	c.creates("ready")
-	if x.foreground() != c.Process.Pid {
-		t.Error("the command is in the foreground")
-	}
+	check.That(t, x.foreground() == c.Process.Pid, "the command is in the foreground")
 	c.finds("go")
 	c.waits(0)
 }
@@ -166,7 +155,6 @@ func TestForegroundGroupAfterCommandThatCannotRun(t *testing.T) {
 	x := onTerminal(t, c)
 	x.shows("cannot be run")
 	x.types("\n") // which only the foreground can read
-	if s := x.state(c); s.ExitStatus() != 7 {
-		t.Errorf("the status is %v", s)
-	}
+	s := x.state(c)
+	check.That(t, s.ExitStatus() == 7, "the status is %v", s)
 }

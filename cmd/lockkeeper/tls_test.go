@@ -60,9 +60,7 @@ func tlsServer(t *testing.T, certificates, password string) string {
 		"tls-ca-cert-file", file("ca.pem"), "tls-port", port, "requirepass", password).Err()
 	if err != nil {
 		unknown := strings.Contains(err.Error(), "Unknown option") && os.Getenv("LOCKKEEPER_NEED_REDIS") == ""
-		if !unknown && os.Getenv("REDIS_SERVER") == "" {
-			t.Fatalf("redis-server does not listen with TLS: %v", err)
-		}
+		must.That(t, unknown || os.Getenv("REDIS_SERVER") != "", "redis-server does not listen with TLS: %v", err)
 		t.Skipf("this redis-server does not listen with TLS: %v", err)
 	}
 	return "127.0.0.1:" + strconv.Itoa(port)
