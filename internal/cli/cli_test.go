@@ -9,6 +9,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/cli/output"
 	"github.com/lockkeeper/lockkeeper/internal/cli/version"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
 
@@ -23,27 +24,20 @@ func TestCommandsAreDocumented(t *testing.T) {
 			continue
 		}
 		n++
-		if !strings.Contains(page, "\n## "+c.Name()+"\n") || !strings.Contains(page, "[`"+c.Name()+"`](#"+c.Name()+")") {
-			t.Errorf("%s has no section or is not listed", c.Name())
-		}
-		if c.Flags().Lookup("json") != nil && !strings.Contains(c.Long, "--json") {
-			t.Errorf("the help of %s does not mention --json", c.Name())
-		}
+		check.That(t, strings.Contains(page, "\n## "+c.Name()+"\n") && strings.Contains(page, "[`"+c.Name()+"`](#"+c.Name()+")"),
+			"%s has no section or is not listed", c.Name())
+		check.That(t, c.Flags().Lookup("json") == nil || strings.Contains(c.Long, "--json"),
+			"the help of %s does not mention --json", c.Name())
 		if c.Runnable() && !strings.Contains(c.Long, "Exit codes") && c.Name() != "version" && c.Name() != "demo" {
 			t.Errorf("the help of %s has no exit codes", c.Name())
 		}
-		if c.Example == "" {
-			t.Errorf("the help of %s has no examples", c.Name())
-		}
+		check.That(t, c.Example != "", "the help of %s has no examples", c.Name())
 		for line := range strings.Lines(c.Long) { // as wide as a terminal
-			if n := len([]rune(strings.TrimRight(line, "\n"))); n > 92 && !strings.Contains(line, "://") {
-				t.Errorf("%s: %d columns: %s", c.Name(), n, line)
-			}
+			n := len([]rune(strings.TrimRight(line, "\n")))
+			check.That(t, n <= 92 || strings.Contains(line, "://"), "%s: %d columns: %s", c.Name(), n, line)
 		}
 	}
-	if n < 10 {
-		t.Errorf("only %d commands", n)
-	}
+	check.That(t, n >= 10, "only %d commands", n)
 	help := map[string]string{}
 	for _, c := range newRoot().Commands() {
 		help[c.Name()] = c.Long
@@ -55,9 +49,8 @@ func TestCommandsAreDocumented(t *testing.T) {
 	} {
 		for i := range fields.NumField() {
 			name, _, _ := strings.Cut(fields.Field(i).Tag.Get("json"), ",")
-			if name != "" && !regexp.MustCompile(`\b`+name+`\b`).MatchString(help[command]) {
-				t.Errorf("the help of %s does not document the field %s of %v", command, name, fields)
-			}
+			check.That(t, name == "" || regexp.MustCompile(`\b`+name+`\b`).MatchString(help[command]),
+				"the help of %s does not document the field %s of %v", command, name, fields)
 		}
 	}
 }

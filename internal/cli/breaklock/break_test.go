@@ -11,6 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
 
@@ -52,9 +53,8 @@ func TestTokensAreSelectedByTheirBeginning(t *testing.T) {
 		found, err := selectTokens(c.lock, c.prefix)
 		var own *exit.Error
 		if c.code != 0 {
-			if !errors.As(err, &own) || own.Code != c.code || !strings.Contains(err.Error(), c.says) {
-				t.Errorf("%q: %+v, %v", c.prefix, found, err)
-			}
+			check.That(t, errors.As(err, &own) && own.Code == c.code && strings.Contains(err.Error(), c.says),
+				"%q: %+v, %v", c.prefix, found, err)
 			continue
 		}
 		must.OK(t, err)
@@ -69,31 +69,23 @@ func TestTokensAreSelectedByTheirBeginning(t *testing.T) {
 			t.Errorf("%q: %s, want %s", c.prefix, tokens, c.tokens)
 		}
 	}
-	if len(lock.Holders) != 1 || len(lock.Waiters) != 3 {
-		t.Error("the lock was changed")
-	}
+	check.That(t, len(lock.Holders) == 1 && len(lock.Waiters) == 3, "the lock was changed")
 }
 
 func TestConfirmation(t *testing.T) {
 	for answer, ok := range map[string]bool{"y\n": true, "Yes\n": true, " y \r\n": true, "y": true, "": false, "\n": false, "n\n": false, "yeah\n": false} {
 		var out strings.Builder
 		err := confirm(t.Context(), &out, strings.NewReader(answer), lock)
-		if (err == nil) != ok {
-			t.Errorf("%q: %v", answer, err)
-		}
+		check.That(t, (err == nil) == ok, "%q: %v", answer, err)
 		for _, text := range []string{"fair x: this ends 1 holder and removes 3 waiters.\n", "holder  web-1  aa1:1\n", "waiter  web-4  b\n", "[y/N]"} {
-			if !strings.Contains(out.String(), text) {
-				t.Errorf("no %q in\n%s", text, out.String())
-			}
+			check.That(t, strings.Contains(out.String(), text), "no %q in\n%s", text, out.String())
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	r, w := io.Pipe() // never answers
 	defer func() { _ = w.Close() }()
-	if err := confirm(ctx, io.Discard, r, lock); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	check.Is(t, confirm(ctx, io.Discard, r, lock), context.Canceled, "the error")
 }
 
 func TestTextSaysWhatMayStillHappen(t *testing.T) {
@@ -105,8 +97,7 @@ func TestTextSaysWhatMayStillHappen(t *testing.T) {
 		{admin.BreakResult{Holders: lock.Holders, Waiters: lock.Waiters, Notified: 2}, "2 of 4. The others work on until their next renewal"},
 		{admin.BreakResult{Waiters: lock.Waiters, Notified: 3}, "3 of 3.\n"},
 	} {
-		if got := text("fair", &c.broken); !strings.Contains(got, c.says) {
-			t.Errorf("no %q in\n%s", c.says, got)
-		}
+		got := text("fair", &c.broken)
+		check.That(t, strings.Contains(got, c.says), "no %q in\n%s", c.says, got)
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/cli/demo/timeline"
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
 
@@ -54,9 +55,8 @@ func TestOutcomeOfAnAct(t *testing.T) {
 		p := &play{limit: 1, others: 2, Act: timeline.Act{Lanes: []string{"a", "b"}}}
 		p.perform = func(p *play) string { c.perform(p); return "it works" }
 		err := p.run(t.Context(), "", nil, &display{})
-		if p.Outcome != c.want || (err == nil) != (c.want == timeline.Kept) {
-			t.Errorf("%s: outcome %d, want %d: %s, %v", name, p.Outcome, c.want, p.Verdict, err)
-		}
+		check.That(t, p.Outcome == c.want && (err == nil) == (c.want == timeline.Kept),
+			"%s: outcome %d, want %d: %s, %v", name, p.Outcome, c.want, p.Verdict, err)
 		failed := &exit.Error{}
 		if errors.As(err, &failed); failed.Code != c.code {
 			t.Errorf("%s: exit code %d, want %d", name, failed.Code, c.code)
@@ -82,9 +82,8 @@ func TestDemo(t *testing.T) {
 			if text = "\n" + string(b); err == nil {
 				break
 			}
-			if e := (*exit.Error)(nil); !errors.As(err, &e) || e.Code != exitIncomplete || attempt == 4 {
-				t.Fatalf("%v:\n%s", err, text)
-			}
+			e := (*exit.Error)(nil)
+			must.That(t, errors.As(err, &e) && e.Code == exitIncomplete && attempt != 4, "%v:\n%s", err, text)
 		}
 		rest, found := text, false
 		for _, s := range want {
@@ -92,9 +91,7 @@ func TestDemo(t *testing.T) {
 				t.Fatalf("no %q in its place:\n%s", s, text)
 			}
 		}
-		if strings.Contains(text, "\x1b") {
-			t.Errorf("escape sequences without a terminal: %q", text)
-		}
+		check.That(t, !strings.Contains(text, "\x1b"), "escape sequences without a terminal: %q", text)
 		canFreeze = false // as on Windows
 	}
 }

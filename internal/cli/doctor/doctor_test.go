@@ -9,6 +9,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/cli/redisurl"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
@@ -25,14 +26,10 @@ func TestDoctorChecksDocumentedACL(t *testing.T) {
 		checked[c.rule()] = true
 	}
 	for _, r := range rules {
-		if strings.HasPrefix(r, "+") && !checked[r] {
-			t.Errorf("%s is not checked", r)
-		}
+		check.That(t, !strings.HasPrefix(r, "+") || checked[r], "%s is not checked", r)
 		delete(checked, r)
 	}
-	if len(checked) > 0 {
-		t.Errorf("not documented: %v", checked)
-	}
+	check.That(t, len(checked) == 0, "not documented: %v", checked)
 }
 
 func TestDoctorACLProbesChangeNothing(t *testing.T) {
@@ -49,9 +46,8 @@ func TestDoctorACLProbesChangeNothing(t *testing.T) {
 			continue
 		}
 		_ = rdb.Do(ctx, args...).Err() // most of these commands fail
-		if n := rdb.InfoMap(ctx, "persistence").Item("Persistence", "rdb_changes_since_last_save"); n != "0" {
-			t.Fatalf("%q made %s changes", args, n)
-		}
+		n := rdb.InfoMap(ctx, "persistence").Item("Persistence", "rdb_changes_since_last_save")
+		must.That(t, n == "0", "%q made %s changes", args, n)
 	}
 }
 
@@ -67,9 +63,7 @@ func TestDoctorReportsFlushedScriptCache(t *testing.T) {
 	must.OK(t, s.Client().ScriptFlush(ctx).Err())
 	nodes[0].recheckScripts(limited)
 	f := d.findings[len(d.findings)-1]
-	if f.Check != "scripts" || f.Status != statusWarning || !strings.Contains(f.Detail, "flushed during") {
-		t.Errorf("%+v", f)
-	}
+	check.That(t, f.Check == "scripts" && f.Status == statusWarning && strings.Contains(f.Detail, "flushed during"), "%+v", f)
 }
 
 func TestDoctorReportsHighLatency(t *testing.T) {
@@ -85,9 +79,8 @@ func TestDoctorReportsHighLatency(t *testing.T) {
 			t.Errorf("%s: %v: %s", f.Check, f.Status, f.Detail)
 		}
 		// Users who have only installed the command have no docs folder.
-		if want := "https://github.com/lockkeeper/lockkeeper/blob/main/docs/operations.md#" + docsSection[f.Check]; f.Docs != want {
-			t.Errorf("%s points to %s, want %s", f.Check, f.Docs, want)
-		}
+		want := "https://github.com/lockkeeper/lockkeeper/blob/main/docs/operations.md#" + docsSection[f.Check]
+		check.That(t, f.Docs == want, "%s points to %s, want %s", f.Check, f.Docs, want)
 	}
 	for _, c := range []struct {
 		times []time.Duration
@@ -99,9 +92,8 @@ func TestDoctorReportsHighLatency(t *testing.T) {
 		{[]time.Duration{1e6, 1e6, maxP99Latency + 1}, statusWarning},
 		{[]time.Duration{1e6, 1e6, protocol.DefaultHeartbeatInterval}, statusError},
 	} {
-		if got := evaluateLatency(c.times); got.Status != c.want {
-			t.Errorf("%v: %v, want %v", c.times, got, c.want)
-		}
+		got := evaluateLatency(c.times)
+		check.That(t, got.Status == c.want, "%v: %v, want %v", c.times, got, c.want)
 	}
 }
 
@@ -178,8 +170,7 @@ func TestClockOffsetJudged(t *testing.T) {
 		{[]clockSample{{0, e}, {50 * time.Millisecond, e}}, statusWarning}, // a jump
 		{[]clockSample{{0, e}, {50 * time.Millisecond, 5 * e}}, statusOK},
 	} {
-		if got := evaluateClock(c.samples); got.Status != c.want {
-			t.Errorf("%v: %v, want %v", c.samples, got, c.want)
-		}
+		got := evaluateClock(c.samples)
+		check.That(t, got.Status == c.want, "%v: %v, want %v", c.samples, got, c.want)
 	}
 }

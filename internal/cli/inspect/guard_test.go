@@ -5,6 +5,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
 
 func ask(g *guard, method, url, cookie string) *httptest.ResponseRecorder {
@@ -47,15 +50,12 @@ func TestTokenRequired(t *testing.T) {
 		{"GET", "/?token=", "right", 403}, {"GET", "/", "right", 200}, {"POST", "/break", "right", 200}, {"GET", "/style.css", "", 403},
 	} {
 		w := ask(g, c.method, site+c.url, c.cookie)
-		if w.Code != c.want || (w.Body.String() == "locks") != (c.want == 200) {
-			t.Errorf("%+v: %d %s", c, w.Code, w.Body)
-		}
+		check.That(t, w.Code == c.want && (w.Body.String() == "locks") == (c.want == 200), "%+v: %d %s", c, w.Code, w.Body)
 	}
 	w := ask(g, "GET", site+"/lock?kind=fair&name=%ff&token=right", "")
 	cookie := w.Result().Cookies()
-	if w.Code != 303 || w.Header().Get("Location") != "/lock?kind=fair&name=%FF" || len(cookie) != 1 {
-		t.Fatalf("%d %v", w.Code, w.Header())
-	}
+	must.That(t, w.Code == 303 && w.Header().Get("Location") == "/lock?kind=fair&name=%FF" && len(cookie) == 1,
+		"%d %v", w.Code, w.Header())
 	if c := cookie[0]; c.Value != "right" || !c.HttpOnly || c.SameSite != http.SameSiteStrictMode || c.Name != g.cookie {
 		t.Errorf("%+v", c)
 	}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/admin"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
 
 func TestFirstKeepsTheFirstInOrder(t *testing.T) {
@@ -15,18 +17,13 @@ func TestFirstKeepsTheFirstInOrder(t *testing.T) {
 		const all = 50
 		for _, i := range rand.Perm(all) {
 			f.Add(admin.LockSummary{Name: fmt.Sprintf("n%02d", i), Waiters: i / 2})
-			if len(f.entries) >= 2*n {
-				t.Fatalf("%d entries are kept for %d", len(f.entries), n)
-			}
+			must.That(t, len(f.entries) < 2*n, "%d entries are kept for %d", len(f.entries), n)
 		}
 		entries, more := f.Entries()
-		if len(entries) != min(n, all) || more != (n < all) {
-			t.Errorf("%d of %d entries, more: %v", len(entries), n, more)
-		}
+		check.That(t, len(entries) == min(n, all) && more == (n < all), "%d of %d entries, more: %v", len(entries), n, more)
 		for i, e := range entries {
-			if want := fmt.Sprintf("n%02d", all-1-(i^1)); e.Name != want { // of two with as many waiters, by name
-				t.Errorf("entry %d of %d is %s, want %s", i, n, e.Name, want)
-			}
+			want := fmt.Sprintf("n%02d", all-1-(i^1))
+			check.That(t, e.Name == want, "entry %d of %d is %s, want %s", i, n, e.Name, want) // of two with as many waiters, by name
 		}
 	}
 }
@@ -45,11 +42,7 @@ func TestOrders(t *testing.T) {
 		for _, e := range entries {
 			got += e.Name
 		}
-		if got != want {
-			t.Errorf("--sort %s: %s, want %s", sort, got, want)
-		}
+		check.That(t, got == want, "--sort %s: %s, want %s", sort, got, want)
 	}
-	if len(Orders) != 6 {
-		t.Error("an order is not tested")
-	}
+	check.That(t, len(Orders) == 6, "an order is not tested")
 }

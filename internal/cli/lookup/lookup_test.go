@@ -10,6 +10,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 )
 
 // inspectOf returns an Inspect that knows these locks, by kind.
@@ -64,9 +65,7 @@ func TestOneReturnsErrorOfTheServer(t *testing.T) {
 		}
 		return &admin.LockState{Fence: 1}, nil
 	}
-	if _, err := One(t.Context(), inspect, "", "x"); !errors.Is(err, failed) {
-		t.Error(err)
-	}
+	check.Is(t, check.ErrorOf(One(t.Context(), inspect, "", "x")), failed, "the error")
 }
 
 func TestKindsCoverAllKeys(t *testing.T) {

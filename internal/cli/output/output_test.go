@@ -9,6 +9,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/admin"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 )
 
 func TestNamesAreSafeForTerminals(t *testing.T) {
@@ -28,14 +29,12 @@ func TestNamesAreSafeForTerminals(t *testing.T) {
 		`in"side`:         `in"side`,
 		"tag\U000e0041":   `"tag\U000e0041"`,
 	} {
-		if got := Name(name); got != want {
-			t.Errorf("%q is shown as %s, want %s", name, got, want)
-		}
+		got := Name(name)
+		check.That(t, got == want, "%q is shown as %s, want %s", name, got, want)
 	}
 	for text, want := range map[string]string{"web-1:4711 invoiced": "web-1:4711 invoiced", "a\tb": `"a\tb"`, "": ""} {
-		if got := Text(text); got != want {
-			t.Errorf("%q is shown as %s, want %s", text, got, want)
-		}
+		got := Text(text)
+		check.That(t, got == want, "%q is shown as %s, want %s", text, got, want)
 	}
 }
 
@@ -43,9 +42,7 @@ func FuzzNamesAreSafeAndDistinct(f *testing.F) {
 	f.Add("a", `"a"`)
 	f.Add("a b", "\x1b]0;x\a")
 	f.Fuzz(func(t *testing.T, a, b string) {
-		if (Name(a) == Name(b)) != (a == b) {
-			t.Errorf("%q and %q are shown as %s and %s", a, b, Name(a), Name(b))
-		}
+		check.That(t, (Name(a) == Name(b)) == (a == b), "%q and %q are shown as %s and %s", a, b, Name(a), Name(b))
 		for _, r := range Name(a) {
 			if r < ' ' || r >= 0x7f && r < 0xa0 || r >= 0x202a && r <= 0x202e {
 				t.Errorf("%q is shown with %U", a, r)
@@ -57,17 +54,15 @@ func FuzzNamesAreSafeAndDistinct(f *testing.F) {
 func TestDocsOfVersions(t *testing.T) {
 	const pseudo = "v0.0.0-20261122063000-0123456789ab"
 	for version, want := range map[string]string{"v1.2.3": "v1.2.3", "": "main", "(devel)": "main", pseudo: "main", "v1.2.3+dirty": "main"} {
-		if got := docsRef(version); got != want {
-			t.Errorf("the documentation of %q is at %s, want %s", version, got, want)
-		}
+		got := docsRef(version)
+		check.That(t, got == want, "the documentation of %q is at %s, want %s", version, got, want)
 	}
 }
 
 func TestWidthsOfText(t *testing.T) {
 	for text, want := range map[string]int{"": 0, "abc": 3, "日本": 4, "e\u0301": 1, "한국": 4, "🔒x": 3, "…": 1, "ｆ": 2} {
-		if got := Width(text); got != want {
-			t.Errorf("the width of %q is %d, want %d", text, got, want)
-		}
+		got := Width(text)
+		check.That(t, got == want, "the width of %q is %d, want %d", text, got, want)
 	}
 	for _, c := range []struct {
 		text    string
@@ -77,9 +72,8 @@ func TestWidthsOfText(t *testing.T) {
 		{"orders", 6, "orders"}, {"orders", 5, "orde…"}, {"orders", 1, "…"}, {"orders", 0, ""}, {"日本語", 5, "日本…"}, {"日本語", 4, "日…"},
 		{"e\u0301e\u0301e\u0301", 2, "e\u0301…"}, {"orders", -1, ""},
 	} {
-		if got := Cut(c.text, c.columns); got != c.want || Width(got) > max(c.columns, 0) {
-			t.Errorf("%q in %d columns is %q, want %q", c.text, c.columns, got, c.want)
-		}
+		got := Cut(c.text, c.columns)
+		check.That(t, got == c.want && Width(got) <= max(c.columns, 0), "%q in %d columns is %q, want %q", c.text, c.columns, got, c.want)
 	}
 }
 
@@ -89,9 +83,8 @@ func TestDurationsForPeople(t *testing.T) {
 		42 * time.Second: "42s", time.Minute: "1m", 90 * time.Second: "1m30s", time.Hour: "1h", 5*time.Hour + 2*time.Minute + 9*time.Second: "5h2m",
 		76 * time.Hour: "3d4h", -time.Second: "-1.0s",
 	} {
-		if got := Duration(d); got != want {
-			t.Errorf("%v is shown as %s, want %s", d, got, want)
-		}
+		got := Duration(d)
+		check.That(t, got == want, "%v is shown as %s, want %s", d, got, want)
 	}
 	if got := Expiry(-1); got != "never" {
 		t.Error(got)
@@ -126,9 +119,8 @@ func TestBlockedByNamesWhatAWaiterWaitsFor(t *testing.T) {
 		},
 		"semaphore_without_limits": {admin.LockState{Kind: "semaphore", Holders: make(holders, 2), Waiters: make(waiters, 1)}, "2 holders"},
 	} {
-		if got := strings.Join(BlockedBy(&c.i), "; "); got != c.want {
-			t.Errorf("%s: %q, want %q", name, got, c.want)
-		}
+		got := strings.Join(BlockedBy(&c.i), "; ")
+		check.That(t, got == c.want, "%s: %q, want %q", name, got, c.want)
 	}
 }
 
@@ -160,17 +152,15 @@ func TestJSONHasDocumentedFields(t *testing.T) {
 		},
 	} {
 		var b strings.Builder
-		if err := JSON(&b, c.value); err != nil || b.String() != c.want+"\n" {
-			t.Errorf("%v\n%swant\n%s", err, b.String(), c.want)
-		}
+		err := JSON(&b, c.value)
+		check.That(t, err == nil && b.String() == c.want+"\n", "%v\n%swant\n%s", err, b.String(), c.want)
 	}
 }
 
 func TestTablesLeaveOutEmptyColumns(t *testing.T) {
 	got := Table([][]string{{"A", "EMPTY", "NAME"}, {"日本", "", "x"}, {"b", "", "yy"}})
-	if want := "A     NAME\n日本  x\nb     yy\n"; got != want {
-		t.Errorf("%q, want %q", got, want)
-	}
+	want := "A     NAME\n日本  x\nb     yy\n"
+	check.That(t, got == want, "%q, want %q", got, want)
 	if got := HolderTable(&admin.LockState{Limits: &admin.Limits{Window: 1}}) + WaiterTable(&admin.LockState{}); got != "" {
 		t.Errorf("%q", got)
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 )
 
 // dials reports whether a client of the URL would connect before it is used.
@@ -45,12 +46,8 @@ func FuzzRedisURL(f *testing.F) {
 				continue
 			}
 			var own *exit.Error
-			if !errors.As(err, &own) || own.Code != exit.Usage || target != nil {
-				t.Errorf("%q: %v", raw, err)
-			}
-			if strings.Contains(err.Error(), secret) {
-				t.Errorf("%q: the password is shown: %v", raw, err)
-			}
+			check.That(t, errors.As(err, &own) && own.Code == exit.Usage && target == nil, "%q: %v", raw, err)
+			check.That(t, !strings.Contains(err.Error(), secret), "%q: the password is shown: %v", raw, err)
 		}
 	})
 }

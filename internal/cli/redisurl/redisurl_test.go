@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
 
@@ -36,17 +37,12 @@ func TestInvalidURLsRejected(t *testing.T) {
 		"redis://u:50%" + secret + "@h:6379":                      "% as %25",
 		"redis://u:12/" + secret + "@h/x?master_name=m":           "write / as %2F",
 	} {
-		if got := Redact(raw); strings.Contains(got, secret) {
-			t.Errorf("%s is shown as %s", raw, got)
-		}
+		got := Redact(raw)
+		check.That(t, !strings.Contains(got, secret), "%s is shown as %s", raw, got)
 		_, err := Parse(raw)
 		var own *exit.Error
-		if !errors.As(err, &own) || own.Code != exit.Usage || !strings.Contains(err.Error(), says) {
-			t.Errorf("%s: %v", raw, err)
-		}
-		if err != nil && strings.Contains(err.Error(), secret) {
-			t.Errorf("%s: the password is shown: %v", raw, err)
-		}
+		check.That(t, errors.As(err, &own) && own.Code == exit.Usage && strings.Contains(err.Error(), says), "%s: %v", raw, err)
+		check.That(t, err == nil || !strings.Contains(err.Error(), secret), "%s: the password is shown: %v", raw, err)
 	}
 }
 
@@ -68,14 +64,10 @@ func TestPasswordOfFileOrEnvironment(t *testing.T) {
 	} {
 		target, err := (&Credentials{PasswordFile: c.file}).Parse(c.url)
 		if c.says != "" {
-			if err == nil || !strings.Contains(err.Error(), c.says) {
-				t.Errorf("%s, %s: %v", c.url, c.file, err)
-			}
+			check.That(t, err != nil && strings.Contains(err.Error(), c.says), "%s, %s: %v", c.url, c.file, err)
 			continue
 		}
-		if err != nil || *target.password() != c.want {
-			t.Errorf("%s, %s: %v", c.url, c.file, err)
-		}
+		check.That(t, err == nil && *target.password() == c.want, "%s, %s: %v", c.url, c.file, err)
 	}
 }
 
@@ -91,8 +83,7 @@ func TestInvalidTLSOptions(t *testing.T) {
 		if c.CACert == "x" {
 			url = "redis://h"
 		}
-		if _, err := c.Parse(url); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%+v: %v", c, err)
-		}
+		_, err := c.Parse(url)
+		check.That(t, err != nil && strings.Contains(err.Error(), says), "%+v: %v", c, err)
 	}
 }

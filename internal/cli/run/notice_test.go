@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 )
 
 func TestNoticeText(t *testing.T) {
@@ -26,9 +27,8 @@ func TestNoticeText(t *testing.T) {
 		{nil, 0, errors.New("ERR \x1b[2J"), `waiting for "x" for 1m5s: no answer from Redis: ERR \x1b[2J`},
 	} {
 		n := notices{name: "x"}
-		if got := n.notice(c.list, c.total, c.err, 65*time.Second); got != c.want {
-			t.Errorf("%q, want %q", got, c.want)
-		}
+		got := n.notice(c.list, c.total, c.err, 65*time.Second)
+		check.That(t, got == c.want, "%q, want %q", got, c.want)
 	}
 	n := notices{name: "x", byClock: true}
 	list := []lockkeeper.Holder{{Keeper: "k", Fence: 7, ExpiresIn: 1500 * time.Millisecond}}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 )
 
@@ -27,11 +28,8 @@ func TestOnceInterruptedAtTheGrant(t *testing.T) {
 	started := filepath.Join(t.TempDir(), "started")
 	o := options{oncePer: time.Hour, ttl: 30 * time.Second, grace: time.Second}
 	err := o.runOnce(context.Background(), k, "job", "/bin/sh", []string{"sh", "-c", "trap '' TERM; echo > " + started + "; sleep 0.1"}, signals)
-	if _, e := os.Stat(started); e == nil {
-		t.Error("the command was started after the interrupt")
-	}
+	_, e := os.Stat(started)
+	check.That(t, e != nil, "the command was started after the interrupt")
 	var code *exit.Error
-	if !errors.As(err, &code) || code.Code != 128+int(syscall.SIGTERM) {
-		t.Errorf("%#v: %v", code, err)
-	}
+	check.That(t, errors.As(err, &code) && code.Code == 128+int(syscall.SIGTERM), "%#v: %v", code, err)
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/admin"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 )
 
 func TestTextOfLocks(t *testing.T) {
@@ -98,8 +99,7 @@ another library  never       "foreign token"
 `,
 		},
 	} {
-		if got := text(&c.lock); got != c.want {
-			t.Errorf("\n%swant\n%s", got, c.want)
-		}
+		got := text(&c.lock)
+		check.That(t, got == c.want, "\n%swant\n%s", got, c.want)
 	}
 }

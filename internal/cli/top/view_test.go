@@ -9,6 +9,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/internal/cli/output"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 )
 
 func someView(n int) *view {
@@ -25,13 +26,10 @@ func TestFrameFitsTheWindow(t *testing.T) {
 			for _, height := range []int{1, 2, 4, 5, 6, 24, 200} {
 				for _, err := range []error{nil, errors.New("read: \x1b[31m" + strings.Repeat("x", 500))} {
 					lines := someView(n).frame("redis://127.0.0.1:6379, prefix lock:", err, width, height)
-					if len(lines) > height {
-						t.Errorf("%d lines in a window of %d", len(lines), height)
-					}
+					check.That(t, len(lines) <= height, "%d lines in a window of %d", len(lines), height)
 					for _, line := range lines {
-						if output.Width(line) > width || strings.ContainsAny(line, "\x1b\n\r") {
-							t.Errorf("%q in a window of %d columns", line, width)
-						}
+						check.That(t, output.Width(line) <= width && !strings.ContainsAny(line, "\x1b\n\r"),
+							"%q in a window of %d columns", line, width)
 					}
 				}
 			}

@@ -4,6 +4,8 @@ import (
 	"runtime/debug"
 	"strings"
 	"testing"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 )
 
 func TestVersionOfBuilds(t *testing.T) {
@@ -17,7 +19,5 @@ func TestVersionOfBuilds(t *testing.T) {
 	if got := b.String(); !strings.HasPrefix(got, "devel abc, modified, go1.x, ") {
 		t.Error(got)
 	}
-	if b.Version != "devel" || b.Commit != "abc" || !b.Modified || len(b.Protocol) != 12 {
-		t.Errorf("%+v", b)
-	}
+	check.That(t, b.Version == "devel" && b.Commit == "abc" && b.Modified && len(b.Protocol) == 12, "%+v", b)
 }

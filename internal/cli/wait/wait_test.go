@@ -11,6 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 )
 
 // looks is a lock whose state depends on the time since the start of the wait. It counts how often it was looked at.
@@ -93,12 +94,9 @@ func TestWaitEndsWhenFree(t *testing.T) {
 				w := waiter{name: "x", idle: c.idle, timeout: c.timeout, inspect: l.inspect, notices: &notices}
 				err := w.run(t.Context())
 				took := time.Since(l.start)
-				if took < c.after || took > c.after+maxPause {
-					t.Errorf("it took %v, want %v", took, c.after)
-				}
-				if limit := int(took/time.Second) + 3; l.n > limit {
-					t.Errorf("%d looks in %v", l.n, took)
-				}
+				check.That(t, took >= c.after && took <= c.after+maxPause, "it took %v, want %v", took, c.after)
+				limit := int(took/time.Second) + 3
+				check.That(t, l.n <= limit, "%d looks in %v", l.n, took)
 				var own *exit.Error
 				switch {
 				case c.code == 0 && err != nil, c.code == -1 && (err == nil || errors.Is(err, errHeld)),

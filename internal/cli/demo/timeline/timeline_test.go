@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 )
 
 const ms = time.Millisecond
@@ -74,9 +76,7 @@ A lock: its holder is killed.
 	}
 	colored := drawn(lines, true)
 	for _, s := range []string{"\x1b[0;32m+2███", "\x1b[0;31mx\x1b[0m", "\x1b[0;31m  VIOLATED: \x1b[0mtwo", "\x1b[0;2m·\x1b[0m waits"} {
-		if !strings.Contains(colored, s) {
-			t.Errorf("no %q in:\n%q", s, colored)
-		}
+		check.That(t, strings.Contains(colored, s), "no %q in:\n%q", s, colored)
 	}
 	if got := regexp.MustCompile(`\x1b\[[0-9;]+m`).ReplaceAllString(colored, ""); got != want {
 		t.Errorf("without the sequences for colors:%s\nwant:%s", got, want)
@@ -93,9 +93,8 @@ func TestLanesInAStateTogether(t *testing.T) {
 			if s == Holding {
 				want++ // lane b itself
 			}
-			if n := a.Together(s, Holding); n != want {
-				t.Errorf("%d lanes in state %d beside one that holds from 20 on, until %d; want %d", n, s, end, want)
-			}
+			n := a.Together(s, Holding)
+			check.That(t, n == want, "%d lanes in state %d beside one that holds from 20 on, until %d; want %d", n, s, end, want)
 		}
 	}
 }
