@@ -191,9 +191,7 @@ func TestLeaseKeepsItsFenceBesideCallersWithoutLeases(t *testing.T) {
 		for _, h := range must.Get(with.Holders(t.Context()))(t) {
 			fences[h.Token] = h.Fence
 		}
-		if fences[lease.Token()] != lease.Fence() {
-			t.Errorf("the lease's fence is %d, was %d", fences[lease.Token()], lease.Fence())
-		}
+		check.That(t, fences[lease.Token()] == lease.Fence(), "the lease's fence is %d, was %d", fences[lease.Token()], lease.Fence())
 		must.OK(t, another.Release(t.Context()))
 		must.OK(t, lease.Release(t.Context()))
 	})
@@ -220,9 +218,7 @@ func TestAnswerAsTheCallerLeaves(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 			cancel()
 		}
-		if answered == 0 || answered == 60 {
-			t.Errorf("%d of 60 calls were answered in time", answered)
-		}
+		check.That(t, answered != 0 && answered != 60, "%d of 60 calls were answered in time", answered)
 	})
 }
 
@@ -250,9 +246,8 @@ func TestReplicaAckOfLostPermit(t *testing.T) {
 			must.Get(l.Allow(ctx))(s)
 		}
 		loses.Store(true)
-		if _, err := l.Allow(ctx); !errors.Is(err, lockkeeper.ErrLost) || ctx.Err() != nil {
-			s.Errorf("error %v, want ErrLost", err)
-		}
+		_, err := l.Allow(ctx)
+		check.That(s, errors.Is(err, lockkeeper.ErrLost) && ctx.Err() == nil, "error %v, want ErrLost", err)
 		must.OK(s, k.Close())
 	})
 }
@@ -269,9 +264,8 @@ func pair(t *testing.T) (s *lockkeepertest.Server, a, b *ratelimit.Limiter) {
 
 func requireAvailable(t *testing.T, l *ratelimit.Limiter, want int) {
 	t.Helper()
-	if n, err := l.Available(t.Context()); n != want || err != nil {
-		t.Fatalf("%d permits are available, %v; want %d", n, err, want)
-	}
+	n, err := l.Available(t.Context())
+	must.That(t, n == want && err == nil, "%d permits are available, %v; want %d", n, err, want)
 }
 
 // TestSetLimitBack: what was taken under another limit counts under the caller's own again, also for a process that knows only that one.
@@ -301,9 +295,8 @@ func TestSetLimitOfLongWindow(t *testing.T) {
 		time.Sleep(day / 5)
 		must.OK(t, l.WaitN(t.Context(), 2))
 		time.Sleep(day - time.Second)
-		if r, err := l.Allow(t.Context()); err != nil || r.Allowed || r.Limit != 2 {
-			t.Errorf("within a window of two permits under a limit of two: %+v, %v", r, err)
-		}
+		r, err := l.Allow(t.Context())
+		check.That(t, err == nil && !r.Allowed && r.Limit == 2, "within a window of two permits under a limit of two: %+v, %v", r, err)
 	})
 }
 
@@ -325,16 +318,14 @@ func TestPauseHoldsBackAllProcesses(t *testing.T) {
 				t.Errorf("%+v, %v; want a refusal for %v", r, err, pause)
 			}
 			requireAvailable(t, b, 0)
-			ctx, cancel := context.WithTimeout(t.Context(), pause-time.Second)
-			defer cancel()
+			ctx := must.Within(t, pause-time.Second)
 			var limited *ratelimit.LimitedError
 			if err := b.Wait(ctx); pause > time.Second && (!errors.As(err, &limited) || limited.RetryAfter != pause || time.Since(start) > 0) {
 				t.Errorf("%v after %v, want a LimitedError of %v at once", err, time.Since(start), pause)
 			}
 			must.OK(t, b.Wait(t.Context()))
-			if d := time.Since(start); d < pause || d > pause+100*time.Millisecond {
-				t.Errorf("a permit came after %v, the pause is %v", d, pause)
-			}
+			d := time.Since(start)
+			check.That(t, d >= pause && d <= pause+100*time.Millisecond, "a permit came after %v, the pause is %v", d, pause)
 			requireAvailable(t, a, available)
 		})
 	}
@@ -353,17 +344,15 @@ func TestWaitersKeepOrderInPause(t *testing.T) {
 			}
 			go func() {
 				must.Report(t, l.WaitN(t.Context(), 10))
-				if d := time.Since(start); d < time.Minute+time.Duration(i)*time.Second {
-					t.Errorf("waiter %d was served after %v", i, d)
-				}
+				d := time.Since(start)
+				check.That(t, d >= time.Minute+time.Duration(i)*time.Second, "waiter %d was served after %v", i, d)
 				served <- i
 			}()
 			synctest.Wait()
 		}
 		for want := range 3 {
-			if got := <-served; got != want {
-				t.Errorf("waiter %d was served, want %d", got, want)
-			}
+			got := <-served
+			check.That(t, got == want, "waiter %d was served, want %d", got, want)
 		}
 	})
 }
@@ -384,9 +373,8 @@ func TestResume(t *testing.T) {
 		}
 		must.OK(t, a.Resume(t.Context()))
 		must.OK(t, <-done)
-		if d := time.Since(start); d > time.Hour+100*time.Millisecond {
-			t.Errorf("the waiter was served %v after Resume", d-time.Hour)
-		}
+		d := time.Since(start)
+		check.That(t, d <= time.Hour+100*time.Millisecond, "the waiter was served %v after Resume", d-time.Hour)
 		must.Report(t, a.Resume(t.Context())) // there is none
 	})
 }
@@ -415,9 +403,7 @@ func TestPauseBounds(t *testing.T) {
 		_, a, _ := pair(t)
 		for _, d := range []time.Duration{-1, 0, time.Millisecond - 1, ratelimit.MaxPause + 1} {
 			err := a.Pause(t.Context(), d)
-			if !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), d.String()) {
-				t.Errorf("%v: %v", d, err)
-			}
+			check.That(t, errors.Is(err, lockkeeper.ErrInvalid) && strings.Contains(err.Error(), d.String()), "%v: %v", d, err)
 		}
 		requireAvailable(t, a, 10)
 		requirePause(t, a, time.Millisecond+1) // rounded up
@@ -433,8 +419,7 @@ func TestPauseWithoutReply(t *testing.T) {
 		s, a, _ := pair(t)
 		requireAvailable(t, a, 10)
 		s.Unreachable()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
+		ctx := must.Within(t, time.Second)
 		check.Is(t, a.Pause(ctx, time.Hour), lockkeeper.ErrUnavailable, "the error")
 		s.Restore()
 		time.Sleep(time.Minute)

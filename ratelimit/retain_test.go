@@ -54,9 +54,8 @@ func (c *counted) allows(t *testing.T, calls int) (n int) {
 	before := c.told()
 	defer func() {
 		t.Helper()
-		if told := c.told() - before; told != int64(calls) {
-			t.Errorf("the observer was told of %d calls, want %d", told, calls)
-		}
+		told := c.told() - before
+		check.That(t, told == int64(calls), "the observer was told of %d calls, want %d", told, calls)
 	}()
 	for range calls {
 		r := must.Get(c.Allow(t.Context()))(t)
@@ -73,9 +72,8 @@ func (c *counted) allows(t *testing.T, calls int) (n int) {
 // grants checks how many of so many calls are allowed.
 func (c *counted) grants(t *testing.T, when string, calls, want int) {
 	t.Helper()
-	if n := c.allows(t, calls); n != want {
-		t.Errorf("%s: %d of %d calls were allowed, want %d", when, n, calls, want)
-	}
+	n := c.allows(t, calls)
+	check.That(t, n == want, "%s: %d of %d calls were allowed, want %d", when, n, calls, want)
 }
 
 func TestRetainDecidesInside(t *testing.T) {
@@ -101,15 +99,12 @@ func TestRetainOfFewCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, l := ahead(t, 10, 2)
 		for range 5 {
-			if l[0].allows(t, 1) != 1 {
-				t.Fatal("refused")
-			}
+			must.That(t, l[0].allows(t, 1) == 1, "refused")
 			time.Sleep(2 * settling)
 		}
 		l[1].grants(t, "in another process", 20, 5)
-		if n := l[0].inside.Load(); n != 0 {
-			t.Errorf("%d were granted inside", n)
-		}
+		n := l[0].inside.Load()
+		check.That(t, n == 0, "%d were granted inside", n)
 	})
 }
 
@@ -126,12 +121,10 @@ func TestRetainForgetsAnswersUnderWay(t *testing.T) {
 		go func() { resumed <- l[0].Resume(t.Context()) }()
 		time.Sleep(time.Millisecond)
 		start := time.Now()
-		if r, err := l[0].Allow(t.Context()); err != nil || !r.Allowed {
-			t.Errorf("%+v, %v", r, err)
-		}
-		if d := time.Since(start); d < 2*answer {
-			t.Errorf("granted after %v, by the answer that was under way when Resume returned", d)
-		}
+		r, err := l[0].Allow(t.Context())
+		check.That(t, err == nil && r.Allowed, "%+v, %v", r, err)
+		d := time.Since(start)
+		check.That(t, d >= 2*answer, "granted after %v, by the answer that was under way when Resume returned", d)
 		must.Report(t, <-resumed)
 		s.Restore()
 		l[0].allows(t, 100)
@@ -153,12 +146,10 @@ func TestRetainSetLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, l := ahead(t, 100, 2)
 		must.OK(t, l[0].SetLimit(t.Context(), 10))
-		if n := l[0].allows(t, 50) + l[1].allows(t, 50); n != 10 {
-			t.Errorf("%d of 10 were granted", n)
-		}
-		if r, err := l[1].Allow(t.Context()); err != nil || r.Limit != 10 {
-			t.Errorf("%+v, %v", r, err)
-		}
+		n := l[0].allows(t, 50) + l[1].allows(t, 50)
+		check.That(t, n == 10, "%d of 10 were granted", n)
+		r, err := l[1].Allow(t.Context())
+		check.That(t, err == nil && r.Limit == 10, "%+v, %v", r, err)
 		check.Is(t, check.ErrorOf(l[1].AllowN(t.Context(), 11)), ratelimit.ErrAboveLimit, "the error")
 		must.OK(t, l[0].SetLimit(t.Context(), 100))
 		l[0].grants(t, "after the limit was raised", 20, 20)
@@ -193,8 +184,7 @@ func TestRetainWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, l := ahead(t, 20, 1)
 		l[0].allows(t, 20)
-		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
-		defer cancel()
+		ctx := must.Within(t, 500*time.Millisecond)
 		var limited *ratelimit.LimitedError
 		if err := l[0].Wait(ctx); !errors.As(err, &limited) {
 			t.Errorf("Wait with a short deadline: %v", err)
@@ -210,9 +200,8 @@ func TestRetainWaits(t *testing.T) {
 				return
 			default:
 			}
-			if n := l[0].allows(t, 1); n != 0 {
-				t.Fatal("a newcomer has passed a waiter")
-			}
+			n := l[0].allows(t, 1)
+			must.That(t, n == 0, "a newcomer has passed a waiter")
 			time.Sleep(time.Millisecond)
 		}
 	})
@@ -232,9 +221,7 @@ func TestRetainRefusalSaysWhen(t *testing.T) {
 			}
 			time.Sleep(10 * time.Millisecond)
 		}
-		if l[0].inside.Load() == 0 {
-			t.Error("nothing was refused inside")
-		}
+		check.That(t, l[0].inside.Load() != 0, "nothing was refused inside")
 		before := l[0].told()
 		must.Report(t, l[0].Wait(t.Context()))
 		if told := l[0].told() - before; told != 1 {
@@ -276,9 +263,7 @@ func TestRetainLimitsThatDiffer(t *testing.T) {
 				all++
 			}
 		}
-		if all < 10 || all > 20 {
-			t.Errorf("%d were granted under limits of 10 and 20", all)
-		}
+		check.That(t, all >= 10 && all <= 20, "%d were granted under limits of 10 and 20", all)
 	})
 }
 
@@ -291,13 +276,9 @@ func TestRetainShowsBlocks(t *testing.T) {
 		most, all := 0, 0
 		for _, h := range must.Get(l[0].Holders(t.Context()))(t) {
 			most, all = max(most, h.Permits), all+h.Permits
-			if h.ExpiresIn <= 0 || h.ExpiresIn > time.Second+settling+time.Millisecond {
-				t.Errorf("%+v", h)
-			}
+			check.That(t, h.ExpiresIn > 0 && h.ExpiresIn <= time.Second+settling+time.Millisecond, "%+v", h)
 		}
-		if most < 50 || all < 200 {
-			t.Errorf("%d permits in all, %d at once", all, most)
-		}
+		check.That(t, most >= 50 && all >= 200, "%d permits in all, %d at once", all, most)
 		requireAvailable(t, l[0].Limiter, 1000-all)
 		must.Get(admin.Break(t.Context(), l[0].keeper, ratelimit.Kind, "api", &admin.BreakOptions{All: true}))(t)
 		requireAvailable(t, l[0].Limiter, 1000-all)
@@ -315,9 +296,8 @@ func TestRetainOutage(t *testing.T) {
 		before := l[0].told()
 		for range 5 {
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-			if r, err := l[0].Allow(ctx); !errors.Is(err, lockkeeper.ErrUnavailable) {
-				t.Errorf("%+v, %v", r, err)
-			}
+			r, err := l[0].Allow(ctx)
+			check.That(t, errors.Is(err, lockkeeper.ErrUnavailable), "%+v, %v", r, err)
 			cancel()
 		}
 		if told := l[0].told() - before; told != 5 {
@@ -343,9 +323,8 @@ func TestRetainOfSlowServer(t *testing.T) {
 			must.Get(l[0].AllowN(t.Context(), 50))(t) // so that a block is worth while
 			l[0].allows(t, 1)
 		}
-		if n := time.Since(start) / settling; n > 24 {
-			t.Errorf("%d round trips for 16 calls", n)
-		}
+		n := time.Since(start) / settling
+		check.That(t, n <= 24, "%d round trips for 16 calls", n)
 		s.Restore()
 	})
 }
@@ -375,12 +354,10 @@ func TestRetainSharesByName(t *testing.T) {
 		before := l[0].roundTrip.Load()
 		for range 100 {
 			other := must.Get(ratelimit.New(l[0].keeper, "api", 1000, time.Second, &ratelimit.Options{Retain: true}))(t)
-			if r, err := other.Allow(t.Context()); err != nil || !r.Allowed {
-				t.Fatalf("%+v, %v", r, err)
-			}
+			r, err := other.Allow(t.Context())
+			must.That(t, err == nil && r.Allowed, "%+v, %v", r, err)
 		}
-		if n := l[0].roundTrip.Load() - before; n > 2 {
-			t.Errorf("%d round trips by other limiters of the name", n)
-		}
+		n := l[0].roundTrip.Load() - before
+		check.That(t, n <= 2, "%d round trips by other limiters of the name", n)
 	})
 }

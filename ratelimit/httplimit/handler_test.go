@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/ratelimit"
@@ -51,9 +52,7 @@ func TestHandlerSetsHeaders(t *testing.T) {
 			for _, name := range []string{"RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset", "Retry-After"} {
 				got = append(got, w.Header().Get(name))
 			}
-			if w.Code != code || !slices.Equal(got, want) {
-				t.Errorf("%d, headers %q; want %d, %q", w.Code, got, code, want)
-			}
+			check.That(t, w.Code == code && slices.Equal(got, want), "%d, headers %q; want %d, %q", w.Code, got, code, want)
 		}
 		// Retry-After is never 0, which would mean at once.
 		time.Sleep(90*time.Second - 10*time.Millisecond)
@@ -83,12 +82,9 @@ func TestHandlerWithoutRedis(t *testing.T) {
 			if w := serve(t, h, someone); w.Code != code || w.Header().Get("RateLimit-Limit") != "" {
 				t.Errorf("FailOpen %t: %d, %v", failOpen, w.Code, w.Header())
 			}
-			if len(errs) != 1 || !errors.Is(errs[0], lockkeeper.ErrUnavailable) {
-				t.Errorf("FailOpen %t: %v", failOpen, errs)
-			}
-			if d := time.Since(start); d > 5*time.Second {
-				t.Errorf("FailOpen %t: it took %v, the Timeout is 5s", failOpen, d)
-			}
+			check.That(t, len(errs) == 1 && errors.Is(errs[0], lockkeeper.ErrUnavailable), "FailOpen %t: %v", failOpen, errs)
+			d := time.Since(start)
+			check.That(t, d <= 5*time.Second, "FailOpen %t: it took %v, the Timeout is 5s", failOpen, d)
 			redis.Restore()
 			if w := serve(t, h, someone); w.Code != http.StatusOK || w.Header().Get("RateLimit-Limit") != "2" {
 				t.Errorf("FailOpen %t: %d, %v", failOpen, w.Code, w.Header())
@@ -117,9 +113,8 @@ func TestHandlerPerClient(t *testing.T) {
 			{"exempt", 200}, {"exempt", 200},
 			{strings.Repeat("}{", 2000), 200}, {strings.Repeat("}{", 2000), 429},
 		} {
-			if w := serve(t, h, c.from); w.Code != c.code {
-				t.Errorf("%.30s: %d, want %d", c.from, w.Code, c.code)
-			}
+			w := serve(t, h, c.from)
+			check.That(t, w.Code == c.code, "%.30s: %d, want %d", c.from, w.Code, c.code)
 		}
 	})
 }
@@ -140,8 +135,6 @@ func TestHandlerOptionsChecked(t *testing.T) {
 		"next": noNext, "limiter": noLimiter, "the limiter is nil": noShared, "Timeout 1µs": noTime, "key": noKey, "limit 0": noLimit, "}": noName,
 		"window 100ms": short, "the name is empty": emptyName,
 	} {
-		if !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v, want %s", err, want)
-		}
+		check.That(t, errors.Is(err, lockkeeper.ErrInvalid) && strings.Contains(err.Error(), want), "%v, want %s", err, want)
 	}
 }

@@ -51,9 +51,8 @@ var kinds = map[string]func(k *lockkeeper.Keeper, limit int, window time.Duratio
 // requireHeld checks how many permits are held.
 func requireHeld(t *testing.T, l *ratelimit.ConcurrentLimiter, want int) {
 	t.Helper()
-	if holders, err := l.Holders(t.Context()); len(holders) != want || err != nil {
-		t.Fatalf("holders %v, %v; want %d", holders, err, want)
-	}
+	holders, err := l.Holders(t.Context())
+	must.That(t, len(holders) == want && err == nil, "holders %v, %v; want %d", holders, err, want)
 }
 
 func newTransport(t *testing.T, l limiter, base http.RoundTripper, o *httplimit.TransportOptions) (transport *httplimit.Transport) {
@@ -116,9 +115,8 @@ func TestPermitHeldUntilBodyClosed(t *testing.T) {
 	client := &http.Client{Transport: newTransport(t, permits, nil, nil), Timeout: time.Minute}
 	defer client.CloseIdleConnections()
 	response := must.Get(client.Get(server.URL))(t)
-	if b, err := io.ReadAll(response.Body); string(b) != "hello" || err != nil {
-		t.Errorf("%q, %v", b, err)
-	}
+	b, err := io.ReadAll(response.Body)
+	check.That(t, string(b) == "hello" && err == nil, "%q, %v", b, err)
 	requireHeld(t, permits, 1)
 	for range 2 { // closing again releases nothing
 		must.Report(t, response.Body.Close())
@@ -168,9 +166,7 @@ func TestLeaseOfRequest(t *testing.T) {
 			t.Errorf("%v, closed %d times", err, closed)
 		}
 		requireHeld(t, permits, 0)
-		if lockkeeper.LeaseFromContext(r.Context()) != nil {
-			t.Error("the caller's request was changed")
-		}
+		check.That(t, lockkeeper.LeaseFromContext(r.Context()) == nil, "the caller's request was changed")
 	})
 }
 
@@ -196,9 +192,8 @@ func TestNoPermitIsKept(t *testing.T) {
 		} {
 			func() {
 				defer func() {
-					if got := recover(); got != x.panic {
-						t.Errorf("%s: recovered %v", name, got)
-					}
+					got := recover()
+					check.That(t, got == x.panic, "%s: recovered %v", name, got)
 				}()
 				r, _ := newRequest(t, t.Context())
 				response, err := newTransport(t, permits, x.base, panics).RoundTrip(r)
@@ -219,8 +214,7 @@ func TestRequestNotSentIfPermitIsTooLate(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				limiter := must.Get(open(lockkeepertest.New(t).Keeper(t, nil), 1, 2*time.Hour))(t)
 				must.OK(t, limiter.Do(t.Context(), func(context.Context, uint64) error { return nil }))
-				ctx, cancel := context.WithTimeout(t.Context(), x.context)
-				defer cancel()
+				ctx := must.Within(t, x.context)
 				base := fake(func(*http.Request) (*http.Response, error) {
 					t.Error("the request was sent")
 					return respond(200, http.NoBody), nil
@@ -228,9 +222,8 @@ func TestRequestNotSentIfPermitIsTooLate(t *testing.T) {
 				r, body := newRequest(t, ctx)
 				_, err := newTransport(t, limiter, base, &httplimit.TransportOptions{MaxWait: x.maxWait}).RoundTrip(r)
 				var limited *ratelimit.LimitedError
-				if !errors.As(err, &limited) || limited.RetryAfter < 119*time.Minute || !body.closed {
-					t.Errorf("%s, %s: %v; the request's body was closed: %t", name, kind, err, body.closed)
-				}
+				check.That(t, errors.As(err, &limited) && limited.RetryAfter >= 119*time.Minute && body.closed,
+					"%s, %s: %v; the request's body was closed: %t", name, kind, err, body.closed)
 			})
 		}
 	}
@@ -260,9 +253,7 @@ func TestWaitsForWindow(t *testing.T) {
 			sent = append(sent, (<-done).Truncate(100*time.Millisecond))
 		}
 		for i, want := range []time.Duration{0, 0, time.Second, time.Second, 2 * time.Second} {
-			if sent[i] != want {
-				t.Errorf("sent after %v, want %v for the request %d", sent, want, i)
-			}
+			check.That(t, sent[i] == want, "sent after %v, want %v for the request %d", sent, want, i)
 		}
 	})
 }
@@ -365,9 +356,7 @@ func TestRetryAfterPausesOtherProcesses(t *testing.T) {
 					r, _ := newRequest(t, ctx)
 					response, err := transports[0].RoundTrip(r)
 					cancel()
-					if err != nil || response.StatusCode != x.status {
-						t.Fatalf("%v, %v", response, err)
-					}
+					must.That(t, err == nil && response.StatusCode == x.status, "%v, %v", response, err)
 					response.Body.Close()
 					r, _ = newRequest(t, t.Context())
 					if response, err = transports[1].RoundTrip(r); err != nil || response.StatusCode != http.StatusOK {
@@ -399,15 +388,11 @@ func TestResponseIsReturnedIfPauseFails(t *testing.T) {
 		start := time.Now()
 		r, _ := newRequest(t, t.Context())
 		response, err := newTransport(t, limiter, base, o).RoundTrip(r)
-		if err != nil || response.StatusCode != http.StatusTooManyRequests || response.Header.Get("Retry-After") != "20" {
-			t.Errorf("%v, %v", response, err)
-		}
-		if d := time.Since(start); d > time.Second {
-			t.Errorf("the response was delayed by %v", d)
-		}
-		if !errors.Is(failure, lockkeeper.ErrUnavailable) {
-			t.Errorf("OnPause was called with %v", failure)
-		}
+		check.That(t, err == nil && response.StatusCode == http.StatusTooManyRequests && response.Header.Get("Retry-After") == "20",
+			"%v, %v", response, err)
+		d := time.Since(start)
+		check.That(t, d <= time.Second, "the response was delayed by %v", d)
+		check.That(t, errors.Is(failure, lockkeeper.ErrUnavailable), "OnPause was called with %v", failure)
 		s.Restore()
 	})
 }
