@@ -56,16 +56,11 @@ func newTerms() *terms { return &terms{starts: make(chan start, 1000)} }
 func (ts *terms) lead(t *testing.T, candidate int, stubborn bool) func(context.Context, uint64) error {
 	return func(ctx context.Context, fence uint64) error {
 		lease := lockkeeper.LeaseFromContext(ctx)
-		if lease.Fence() != fence || ctx.Err() != nil {
-			t.Errorf("lead has fence %d, its lease %d, and its context %v", fence, lease.Fence(), ctx.Err())
-		}
+		check.That(t, lease.Fence() == fence && ctx.Err() == nil,
+			"lead has fence %d, its lease %d, and its context %v", fence, lease.Fence(), ctx.Err())
 		ts.mu.Lock()
-		if ts.last.Err() == nil {
-			t.Errorf("candidate %d leads while the lease of fence %d is held", candidate, ts.last.Fence())
-		}
-		if fence <= ts.last.Fence() {
-			t.Errorf("fence %d after %d", fence, ts.last.Fence())
-		}
+		check.That(t, ts.last.Err() != nil, "candidate %d leads while the lease of fence %d is held", candidate, ts.last.Fence())
+		check.That(t, fence > ts.last.Fence(), "fence %d after %d", fence, ts.last.Fence())
 		ts.last = lease
 		ts.begun++
 		ts.mu.Unlock()
@@ -118,16 +113,12 @@ func TestOneLeadsAtATime(t *testing.T) {
 		}
 		for i := range 3 { // in order of arrival, each as soon as the one before has stepped down
 			term := <-ts.starts
-			if term.candidate != i {
-				t.Errorf("candidate %d leads instead of %d", term.candidate, i)
-			}
+			check.That(t, term.candidate == i, "candidate %d leads instead of %d", term.candidate, i)
 			time.Sleep(10 * ttl)
-			if err := term.ctx.Err(); err != nil {
-				t.Errorf("the term has ended: %v", err)
-			}
-			if n := ts.count(); n != i+1 {
-				t.Errorf("%d terms", n)
-			}
+			err := term.ctx.Err()
+			check.That(t, err == nil, "the term has ended: %v", err)
+			n := ts.count()
+			check.That(t, n == i+1, "%d terms", n)
 			cancels[i]()
 			must.Report(t, <-results[i])
 		}
@@ -159,9 +150,8 @@ func TestCampaignsAgainAfterLoss(t *testing.T) {
 					first := <-ts.starts
 					go fault(t, s)
 					<-first.ctx.Done()
-					if cause := context.Cause(first.ctx); !errors.Is(cause, lockkeeper.ErrLost) {
-						t.Errorf("the term has ended because of %v", cause)
-					}
+					cause := context.Cause(first.ctx)
+					check.That(t, errors.Is(cause, lockkeeper.ErrLost), "the term has ended because of %v", cause)
 					first.end <- err
 					second := <-ts.starts
 					cancel()
@@ -187,21 +177,16 @@ func TestLockIsHeldUntilLeadReturns(t *testing.T) {
 		cancel()
 		<-term.ctx.Done()
 		time.Sleep(ttl / 2)
-		if log.String() != "" {
-			t.Errorf("logged too early: %s", log)
-		}
+		check.That(t, log.String() == "", "logged too early: %s", log)
 		time.Sleep(10 * ttl)
-		if n := ts.count(); n != 1 {
-			t.Errorf("%d terms while the first lead is running", n)
-		}
-		if strings.Count(log.String(), "has not returned") != 1 || !strings.Contains(log.String(), "election=boss") {
-			t.Errorf("logged: %q", log)
-		}
+		n := ts.count()
+		check.That(t, n == 1, "%d terms while the first lead is running", n)
+		check.That(t, strings.Count(log.String(), "has not returned") == 1 && strings.Contains(log.String(), "election=boss"),
+			"logged: %q", log)
 		flushed := errors.New("cannot flush")
 		term.end <- flushed
-		if err := <-slow; err != flushed {
-			t.Errorf("Run: %v", err)
-		}
+		err := <-slow
+		check.That(t, err == flushed, "Run: %v", err)
 		second := <-ts.starts
 		second.end <- nil
 		must.Report(t, <-next)
@@ -219,9 +204,8 @@ func TestNoCampaignWhileLeadGoesOn(t *testing.T) {
 		other := run(ctx, newElection(t, newFair(t, s.Keeper(t, nil)), nil), ts.lead(t, 1, false))
 		s.RequireWaiting(t, "boss", 1)
 		s.LoseLease(t, "boss")
-		if second := <-ts.starts; second.candidate != 1 {
-			t.Errorf("candidate %d leads", second.candidate)
-		}
+		second := <-ts.starts
+		check.That(t, second.candidate == 1, "candidate %d leads", second.candidate)
 		time.Sleep(10 * ttl)
 		s.RequireWaiting(t, "boss", 0)
 		if stuck.Leading() || ts.count() != 2 {
@@ -242,9 +226,8 @@ func TestLeadReturns(t *testing.T) {
 		e := newElection(t, newFair(t, k), nil)
 		full := errors.New("disk full")
 		for _, want := range []error{nil, full, lockkeeper.ErrUnavailable} { // the last is of another lock, used by lead
-			if err := e.Run(t.Context(), func(context.Context, uint64) error { return want }); err != want {
-				t.Errorf("Run returned %v after %v", err, want)
-			}
+			err := e.Run(t.Context(), func(context.Context, uint64) error { return want })
+			check.That(t, err == want, "Run returned %v after %v", err, want)
 			s.RequireFree(t, "boss")
 		}
 		n := 0
@@ -254,21 +237,16 @@ func TestLeadReturns(t *testing.T) {
 			}
 			return nil
 		})
-		if err != nil || n != 5 {
-			t.Errorf("Run: %v after %d terms", err, n)
-		}
+		check.That(t, err == nil && n == 5, "Run: %v after %d terms", err, n)
 		s.RequireFree(t, "boss")
 		func() {
 			defer func() {
-				if r := recover(); r != "broken" {
-					t.Errorf("recovered %v", r)
-				}
+				r := recover()
+				check.That(t, r == "broken", "recovered %v", r)
 			}()
 			_ = e.Run(t.Context(), func(context.Context, uint64) error { panic("broken") })
 		}()
-		if e.Leading() {
-			t.Error("leading after a panic")
-		}
+		check.That(t, !e.Leading(), "leading after a panic")
 		s.RequireFree(t, "boss")
 		err = e.Run(t.Context(), func(ctx context.Context, _ uint64) error {
 			must.Report(t, k.Close())
@@ -307,9 +285,7 @@ func TestErrorsOfLock(t *testing.T) {
 		x := &scripted{Locker: l, errs: transient}
 		o := &election.Options{MinBackoff: time.Second, MaxBackoff: 10 * time.Second, Logger: slog.New(slog.DiscardHandler)}
 		must.Report(t, newElection(t, x, o).Run(t.Context(), done))
-		if len(x.calls) != 21 {
-			t.Errorf("%d calls", len(x.calls))
-		}
+		check.That(t, len(x.calls) == 21, "%d calls", len(x.calls))
 		for i := range len(x.calls) - 1 {
 			if pause := x.calls[i+1].Sub(x.calls[i]); pause < time.Second/2 || pause > 15*time.Second || i > 15 && pause < 5*time.Second {
 				t.Errorf("pause %d is %v", i, pause)
@@ -317,12 +293,10 @@ func TestErrorsOfLock(t *testing.T) {
 		}
 		for _, final := range []error{lockkeeper.ErrClosed, lockkeeper.ErrInvalid, errors.New("NOPERM")} {
 			x := &scripted{Locker: l, errs: []error{lockkeeper.ErrUnavailable, final}}
-			if err := newElection(t, x, nil).Run(t.Context(), done); err != final {
-				t.Errorf("Run: %v instead of %v", err, final)
-			}
+			err := newElection(t, x, nil).Run(t.Context(), done)
+			check.That(t, err == final, "Run: %v instead of %v", err, final)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond) // it ends in the pause after the first error
-		defer cancel()
+		ctx := must.Within(t, time.Millisecond) // it ends in the pause after the first error
 		must.Report(t, newElection(t, &scripted{errs: []error{lockkeeper.ErrUnavailable}, Locker: l}, nil).Run(ctx, done))
 	})
 }
@@ -349,9 +323,7 @@ func TestEndOfContextIsNoError(t *testing.T) {
 					<-ctx.Done()
 					return c.returned(ctx)
 				})
-				if err != c.want {
-					t.Errorf("Run: %v, want %v", err, c.want)
-				}
+				check.That(t, err == c.want, "Run: %v, want %v", err, c.want)
 			})
 		})
 	}
@@ -367,11 +339,9 @@ func TestEndOfContextIsNoError(t *testing.T) {
 			bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
 				before(t, s)
 				for _, wait := range []time.Duration{0, ttl, time.Minute} {
-					ctx, cancel := context.WithTimeout(t.Context(), wait)
-					defer cancel()
-					if err := newElection(t, newFair(t, s.Keeper(t, nil)), nil).Run(ctx, never); err != nil {
-						t.Errorf("Run after %v: %v", wait, err)
-					}
+					ctx := must.Within(t, wait)
+					err := newElection(t, newFair(t, s.Keeper(t, nil)), nil).Run(ctx, never)
+					check.That(t, err == nil, "Run after %v: %v", wait, err)
 				}
 			})
 		})
@@ -408,9 +378,7 @@ func TestLeadIsNotCalledWithoutALease(t *testing.T) {
 			}
 		}}
 		err := newElection(t, g, nil).Run(ctx, func(context.Context, uint64) error { t.Error("lead is called"); return nil })
-		if err != nil || n != 3 {
-			t.Errorf("Run: %v after %d grants", err, n)
-		}
+		check.That(t, err == nil && n == 3, "Run: %v after %d grants", err, n)
 		s.RequireFree(t, "boss")
 	})
 }
@@ -430,9 +398,8 @@ func TestInvalidArguments(t *testing.T) {
 				return err
 			},
 		} {
-			if err := make(); !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), says) {
-				t.Errorf("%v instead of %s", err, says)
-			}
+			err := make()
+			check.That(t, errors.Is(err, lockkeeper.ErrInvalid) && strings.Contains(err.Error(), says), "%v instead of %s", err, says)
 		}
 		ts := newTerms()
 		e := newElection(t, l, nil)
@@ -468,9 +435,8 @@ func TestNoTermWithoutALeaseOfItsOwn(t *testing.T) {
 				t.Error("lead was called")
 				return nil
 			})
-			if !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), says) {
-				t.Errorf("Run: %v instead of %s", err, says)
-			}
+			check.That(t, errors.Is(err, lockkeeper.ErrInvalid) && strings.Contains(err.Error(), says),
+				"Run: %v instead of %s", err, says)
 		}
 		time.Sleep(time.Minute) // the process retains the lease for its TTL at most
 		s.RequireFree(t, "kept")

@@ -9,6 +9,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/election"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 )
@@ -32,9 +33,7 @@ func TestLeader(t *testing.T) {
 		if !held || err != nil || leader.Owner != "one" || leader.Fence != term.fence || time.Since(leader.Since) > ttl {
 			t.Errorf("%+v, %v, %v", leader, held, err)
 		}
-		if !e.Leading() || observer.Leading() {
-			t.Errorf("leading: %v; the observer: %v", e.Leading(), observer.Leading())
-		}
+		check.That(t, e.Leading() && !observer.Leading(), "leading: %v; the observer: %v", e.Leading(), observer.Leading())
 		term.end <- nil
 		<-result
 		if _, held, err := observer.Leader(t.Context()); held || err != nil || e.Leading() {
@@ -55,9 +54,7 @@ func TestLeadingEndsAtTheDeadline(t *testing.T) {
 		s.Unreachable()
 		deadline := lease.Deadline()
 		for e.Leading() {
-			if time.Now().After(deadline) {
-				t.Fatal("leading after the deadline")
-			}
+			must.That(t, !time.Now().After(deadline), "leading after the deadline")
 			time.Sleep(time.Millisecond)
 			deadline = lease.Deadline()
 		}
@@ -85,12 +82,9 @@ func changes(t *testing.T, ctx context.Context, e *election.Election) (require f
 		case leader.Token == "":
 			got = "nobody"
 		}
-		if got != want {
-			t.Fatalf("%s instead of %s", got, want)
-		}
-		if d := time.Since(start); d > most {
-			t.Errorf("%s after %v", want, d)
-		}
+		must.That(t, got == want, "%s instead of %s", got, want)
+		d := time.Since(start)
+		check.That(t, d <= most, "%s after %v", want, d)
 	}, stop
 }
 
@@ -118,9 +112,7 @@ func TestWatch(t *testing.T) {
 		s.Unreachable()
 		require("unknown", time.Minute)
 		time.Sleep(time.Minute)
-		if one.Leading() {
-			t.Error("leading after a minute without a server")
-		}
+		check.That(t, !one.Leading(), "leading after a minute without a server")
 		s.Restore()
 		term = <-ts.starts
 		require("one", interval)
@@ -169,15 +161,12 @@ func TestWatchAsksAtItsInterval(t *testing.T) {
 	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
 		l := &counted{Locker: newFair(t, s.Keeper(t, nil))}
 		e := newElection(t, l, &election.Options{WatchInterval: time.Second})
-		ctx, cancel := context.WithTimeout(t.Context(), 10500*time.Millisecond)
-		defer cancel()
+		ctx := must.Within(t, 10500*time.Millisecond)
 		n := 0
 		for range e.Watch(ctx) {
 			n++
 		}
-		if n != 1 || l.asked != 11 {
-			t.Errorf("%d changes, asked %d times", n, l.asked)
-		}
+		check.That(t, n == 1 && l.asked == 11, "%d changes, asked %d times", n, l.asked)
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
 
@@ -20,9 +21,7 @@ func said(t *testing.T, pattern string) (found []time.Duration) {
 	_, table, _ := strings.Cut(string(page), "\n## election\n")
 	table, _, _ = strings.Cut(table, "\n## ")
 	m := regexp.MustCompile("(?m)^\\| `" + pattern).FindStringSubmatch(table)
-	if m == nil {
-		t.Fatalf("docs/options.md has no %s", pattern)
-	}
+	must.That(t, m != nil, "docs/options.md has no %s", pattern)
 	for _, text := range m[1:] {
 		d := must.Get(time.ParseDuration(strings.ReplaceAll(text, " ", "")))(t)
 		found = append(found, d)
@@ -39,13 +38,10 @@ func TestDefaultsMatchDocs(t *testing.T) {
 		"WatchInterval`.*Default (\\w+ \\w+)":             o.WatchInterval,
 		"LongStepDown`.*Default (\\w+ \\w+)":              o.LongStepDown,
 	} {
-		if d := said(t, pattern)[0]; is != d {
-			t.Errorf("%s is %v, and docs/options.md says %v", pattern, is, d)
-		}
+		d := said(t, pattern)[0]
+		check.That(t, is == d, "%s is %v, and docs/options.md says %v", pattern, is, d)
 	}
-	if o.Logger == nil {
-		t.Error("there is no logger")
-	}
+	check.That(t, o.Logger != nil, "there is no logger")
 }
 
 // TestLimitsMatchDocs checks that the limits in the comments are accepted, and nothing beyond them.
@@ -82,8 +78,7 @@ func TestDerivedDefaults(t *testing.T) {
 		{MaxBackoff: time.Minute}:      {MinBackoff: defaultMinBackoff, MaxBackoff: time.Minute},
 	} {
 		o, err := set.withDefaults()
-		if err != nil || o.MinBackoff != want.MinBackoff || o.MaxBackoff != want.MaxBackoff {
-			t.Errorf("%+v: MinBackoff %v, MaxBackoff %v, %v", set, o.MinBackoff, o.MaxBackoff, err)
-		}
+		check.That(t, err == nil && o.MinBackoff == want.MinBackoff && o.MaxBackoff == want.MaxBackoff,
+			"%+v: MinBackoff %v, MaxBackoff %v, %v", set, o.MinBackoff, o.MaxBackoff, err)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/election"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
@@ -72,9 +73,8 @@ func leads(t *testing.T, c *redistest.Child) uint64 {
 func asks(t *testing.T, c *redistest.Child, work, answer string) {
 	t.Helper()
 	c.WriteLine(work)
-	if line := c.WaitForLine(""); line != answer+" "+work {
-		t.Errorf("%q after %q", line, work)
-	}
+	line := c.WaitForLine("")
+	check.That(t, line == answer+" "+work, "%q after %q", line, work)
 }
 
 // TestFrozenLeaderDoesNothingAfterwards checks that a leader that was frozen for longer than its lease refuses work that waited
@@ -95,9 +95,7 @@ func TestFrozenLeaderDoesNothingAfterwards(t *testing.T) {
 	asks(t, two, "b", "refused")
 	one.Signal(syscall.SIGSTOP)
 	next := leads(t, two)
-	if next <= fence {
-		t.Errorf("fence %d after %d", next, fence)
-	}
+	check.That(t, next > fence, "fence %d after %d", next, fence)
 	one.WriteLine("stale")
 	one.Signal(syscall.SIGCONT)
 	for seen := map[string]bool{}; len(seen) < 2; {
@@ -110,9 +108,8 @@ func TestFrozenLeaderDoesNothingAfterwards(t *testing.T) {
 	asks(t, two, "c", "did")
 	waits()
 	two.Signal(syscall.SIGKILL)
-	if last := leads(t, one); last <= next {
-		t.Errorf("fence %d after %d", last, next)
-	}
+	last := leads(t, one)
+	check.That(t, last > next, "fence %d after %d", last, next)
 	asks(t, one, "d", "did")
 	one.Stop()
 	one.WaitForLine("closed")

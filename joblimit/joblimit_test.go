@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/joblimit"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
@@ -31,9 +32,7 @@ func requirePostponed(t *testing.T, l *joblimit.Limiter, key string, from, to ti
 		return nil
 	})
 	var p *joblimit.PostponedError
-	if !errors.As(err, &p) || p.RetryAfter < from || p.RetryAfter > to {
-		t.Fatalf("%v; want a postponement by %v to %v", err, from, to)
-	}
+	must.That(t, errors.As(err, &p) && p.RetryAfter >= from && p.RetryAfter <= to, "%v; want a postponement by %v to %v", err, from, to)
 	return p
 }
 
@@ -75,9 +74,7 @@ func TestLimitCountsJobsOfOneKey(t *testing.T) {
 				here, there := must.Get(x.open(s.Keeper(t, nil)))(t), must.Get(x.open(s.Keeper(t, nil)))(t)
 				end := hold(t, here, "a", x.n)
 				p := requirePostponed(t, there, "a", time.Second, 1500*time.Millisecond)
-				if !errors.Is(p, lockkeeper.ErrNotAcquired) {
-					t.Error(p)
-				}
+				check.Is(t, p, lockkeeper.ErrNotAcquired, "the error")
 				must.OK(t, there.Do(t.Context(), "b", nothing))
 				end()
 				must.OK(t, there.Do(t.Context(), "a", nothing))
@@ -101,9 +98,7 @@ func TestRetain(t *testing.T) {
 			must.OK(t, here.Do(t.Context(), "a", nothing))
 			synctest.Wait() // the first one has made the keeper subscribe
 		}
-		if inside < 8 {
-			t.Errorf("%d of 10 jobs were let in without a round trip", inside)
-		}
+		check.That(t, inside >= 8, "%d of 10 jobs were let in without a round trip", inside)
 		hold(t, here, "a", 2)()
 		requirePostponed(t, there, "a", time.Second, 1500*time.Millisecond)
 		synctest.Wait() // the permits are given back
@@ -164,19 +159,14 @@ func TestOutcomeIsThatOfJob(t *testing.T) {
 			}
 			log.Reset()
 			err := l.Do(t.Context(), "a", func(ctx context.Context) error {
-				if lockkeeper.LeaseFromContext(ctx).Fence() == 0 {
-					t.Error("the context has no lease")
-				}
+				check.That(t, lockkeeper.LeaseFromContext(ctx).Fence() != 0, "the context has no lease")
 				s.LoseLease(t, "job:a")
 				<-ctx.Done()
 				return want
 			})
-			if !errors.Is(err, want) || errors.Is(err, lockkeeper.ErrLost) != (want != nil) {
-				t.Errorf("after a loss: %v, want %v", err, want)
-			}
-			if !strings.Contains(log.String(), "lease lost") {
-				t.Errorf("the loss was not logged: %q", log.String())
-			}
+			check.That(t, errors.Is(err, want) && errors.Is(err, lockkeeper.ErrLost) == (want != nil),
+				"after a loss: %v, want %v", err, want)
+			check.That(t, strings.Contains(log.String(), "lease lost"), "the loss was not logged: %q", log.String())
 		}
 		func() {
 			defer func() { recover() }()
@@ -191,9 +181,7 @@ func TestWhatPassesPostpones(t *testing.T) {
 		k := s.Keeper(t, nil)
 		l := must.Get(joblimit.Exclusive(k, nil))(t)
 		s.Unreachable()
-		if p := requirePostponed(t, l, "a", time.Second, 1500*time.Millisecond); !errors.Is(p, lockkeeper.ErrUnavailable) {
-			t.Error(p)
-		}
+		check.Is(t, requirePostponed(t, l, "a", time.Second, 1500*time.Millisecond), lockkeeper.ErrUnavailable, "the error")
 		s.Restore()
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -202,9 +190,7 @@ func TestWhatPassesPostpones(t *testing.T) {
 			t.Error(err)
 		}
 		must.OK(t, k.Close())
-		if p := requirePostponed(t, l, "a", time.Second, 1500*time.Millisecond); !errors.Is(p, lockkeeper.ErrClosed) {
-			t.Error(p)
-		}
+		check.Is(t, requirePostponed(t, l, "a", time.Second, 1500*time.Millisecond), lockkeeper.ErrClosed, "the error")
 	})
 }
 
@@ -237,8 +223,6 @@ func TestInvalidOptionsAndKeys(t *testing.T) {
 		"1024":            long,
 		"key is empty":    empty,
 	} {
-		if !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), says) {
-			t.Errorf("%s: %v", says, err)
-		}
+		check.That(t, errors.Is(err, lockkeeper.ErrInvalid) && strings.Contains(err.Error(), says), "%s: %v", says, err)
 	}
 }

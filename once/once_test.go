@@ -49,9 +49,7 @@ func (p *process) runJob(o *once.Once, took time.Duration, ends error, want once
 	ran := false
 	r, err := o.Do(ctx, func(ctx context.Context, fence uint64) error {
 		ran = true
-		if fence == 0 {
-			p.Error("no fence")
-		}
+		check.That(p, fence != 0, "no fence")
 		time.Sleep(took)
 		return ends
 	})
@@ -108,9 +106,8 @@ func TestOneSuccessPerPeriod(t *testing.T) {
 								defer mu.Unlock()
 								seen[r.Outcome]++
 								must.Report(t, err)
-								if r.Outcome != once.Running && r.Next.Sub(start).Round(time.Second) != 20*time.Hour {
-									t.Errorf("%v: next after %v", r.Outcome, r.Next.Sub(start))
-								}
+								check.That(t, r.Outcome == once.Running || r.Next.Sub(start).Round(time.Second) == 20*time.Hour,
+									"%v: next after %v", r.Outcome, r.Next.Sub(start))
 							})
 						}
 						wg.Wait()
@@ -157,15 +154,11 @@ func TestFailedJobRunsAgain(t *testing.T) {
 		p[0].runJob(a, time.Second, errFailed, once.Ran)
 		func() {
 			defer func() {
-				if recover() != "at the disco" {
-					t.Error("the panic was not passed on")
-				}
+				check.That(t, recover() == "at the disco", "the panic was not passed on")
 			}()
 			_, _ = b.Do(ctx, func(context.Context, uint64) error { panic("at the disco") })
 		}()
-		if server.Exists(key) {
-			t.Error("the lease was not released")
-		}
+		check.That(t, !server.Exists(key), "the lease was not released")
 		p[1].runJob(b, time.Second, nil, once.Ran)
 		p[0].runJob(a, time.Second, nil, once.Done)
 	})
@@ -177,9 +170,8 @@ func TestCallDuringRunReportsRunning(t *testing.T) {
 		go p[0].runJob(a, 10*time.Minute, nil, once.Ran)
 		time.Sleep(5 * time.Minute)
 		r := p[1].runJob(b, 0, nil, once.Running)
-		if left := time.Until(r.Next); left <= 0 || left > 30*time.Second {
-			t.Errorf("its lease ends in %v", left)
-		}
+		left := time.Until(r.Next)
+		check.That(t, left > 0 && left <= 30*time.Second, "its lease ends in %v", left)
 		check.Is(t, b.Reset(ctx), lockkeeper.ErrNotAcquired, "the error")
 		time.Sleep(6 * time.Minute)
 		p[1].runJob(b, 0, nil, once.Done)
@@ -190,9 +182,7 @@ func TestCallDuringRunReportsRunning(t *testing.T) {
 func TestKeyWithoutExpiry(t *testing.T) {
 	embedded.Run(t, func(s *embedded.Server) {
 		o := newProcess(s, lockkeeper.Hooks{Succeeded: func(e lockkeeper.Event) {
-			if e.Duration != 0 {
-				t.Errorf("a run since %v", e.Duration)
-			}
+			check.That(t, e.Duration == 0, "a run since %v", e.Duration)
 		}}).job(time.Hour, nil)
 		for value, want := range map[string]once.Outcome{"done:x": once.Done, "x": once.Running} {
 			must.OK(t, s.Mini.Set(key, value))
@@ -200,9 +190,8 @@ func TestKeyWithoutExpiry(t *testing.T) {
 				"Do":     func() (once.Result, error) { return o.Do(ctx, nil) },
 				"Status": func() (once.Result, error) { return o.Status(ctx) },
 			} {
-				if r, err := call(); err != nil || r.Outcome != want || !r.Next.IsZero() {
-					t.Errorf("%s of %q: %v, %v", name, value, r, err)
-				}
+				r, err := call()
+				check.That(t, err == nil && r.Outcome == want && r.Next.IsZero(), "%s of %q: %v, %v", name, value, r, err)
 			}
 		}
 	})
@@ -215,9 +204,8 @@ func TestContextThatEndsWithRefusal(t *testing.T) {
 		refused := newProcess(s, lockkeeper.Hooks{AcquireDone: func(lockkeeper.Event) { cancel() }}).job(time.Hour, nil)
 		_, err := newProcess(s, lockkeeper.Hooks{}).job(time.Hour, nil).Do(ctx, func(context.Context, uint64) error {
 			r, err := refused.Do(ending, func(context.Context, uint64) error { return nil })
-			if r.Outcome != once.None || !errors.Is(err, context.Canceled) || !errors.Is(err, lockkeeper.ErrNotAcquired) {
-				t.Errorf("Do: %v, %v", r, err)
-			}
+			check.That(t, r.Outcome == once.None && errors.Is(err, context.Canceled) && errors.Is(err, lockkeeper.ErrNotAcquired),
+				"Do: %v, %v", r, err)
 			return nil
 		})
 		must.Report(t, err)
@@ -243,9 +231,8 @@ func TestRunsElsewhereAfterCrash(t *testing.T) {
 		for server.Exists(key) {
 			time.Sleep(10 * time.Millisecond)
 		}
-		if d := time.Since(crash); d > 10*time.Second {
-			t.Errorf("the lease outlived the crash by %v", d)
-		}
+		d := time.Since(crash)
+		check.That(t, d <= 10*time.Second, "the lease outlived the crash by %v", d)
 		p[1].runJob(b, 0, nil, once.Ran)
 		check.Is(t, <-ended, lockkeeper.ErrLost, "the error")
 		p[1].runJob(b, 0, nil, once.Done)
@@ -261,9 +248,7 @@ func TestSuccessAfterLossReturnsErrLost(t *testing.T) {
 			p[1].runJob(b, time.Second, nil, once.Ran)
 			return nil // ignores ctx
 		})
-		if r.Outcome != once.Ran || !errors.Is(err, lockkeeper.ErrLost) {
-			t.Errorf("%v, %v", r, err)
-		}
+		check.That(t, r.Outcome == once.Ran && errors.Is(err, lockkeeper.ErrLost), "%v, %v", r, err)
 		p[0].runJob(a, 0, nil, once.Done) // the other's record is unchanged
 	})
 }
@@ -292,16 +277,11 @@ func TestUnrecordedSuccessReturnsError(t *testing.T) {
 			return nil
 		})
 		var u *once.UnrecordedError
-		if r.Outcome != once.Ran || !errors.As(err, &u) || errors.Is(err, lockkeeper.ErrLost) {
-			t.Fatalf("%v, %v", r, err)
-		}
-		if !strings.Contains(err.Error(), "the job has succeeded, but may be run again from") {
-			t.Errorf("the error says %q", err)
-		}
+		must.That(t, r.Outcome == once.Ran && errors.As(err, &u) && !errors.Is(err, lockkeeper.ErrLost), "%v, %v", r, err)
+		check.That(t, strings.Contains(err.Error(), "the job has succeeded, but may be run again from"), "the error says %q", err)
 		r, err = a.Do(ctx, func(context.Context, uint64) error { t.Error("it was run"); return nil })
-		if r.Outcome != once.None || err == nil || errors.Is(err, lockkeeper.ErrNotAcquired) {
-			t.Errorf("while Redis is down: %v, %v", r, err)
-		}
+		check.That(t, r.Outcome == once.None && err != nil && !errors.Is(err, lockkeeper.ErrNotAcquired),
+			"while Redis is down: %v, %v", r, err)
 		time.Sleep(time.Until(u.RunAgain))
 		p[1].runJob(b, 0, nil, once.Ran)
 	})
@@ -315,15 +295,11 @@ func TestCancelledContextKeepsSuccess(t *testing.T) {
 			cancel()
 			return nil
 		})
-		if r.Outcome != once.Ran || err != nil {
-			t.Errorf("%v, %v", r, err)
-		}
+		check.That(t, r.Outcome == once.Ran && err == nil, "%v, %v", r, err)
 		p[1].runJob(p[1].job(time.Hour, nil), 0, nil, once.Done)
 
 		r, err = p[1].job(time.Hour, nil).Do(ctx, func(context.Context, uint64) error { t.Error("it was run"); return nil })
-		if r.Outcome != once.None || !errors.Is(err, context.Canceled) {
-			t.Errorf("with a context that has ended: %v, %v", r, err)
-		}
+		check.That(t, r.Outcome == once.None && errors.Is(err, context.Canceled), "with a context that has ended: %v, %v", r, err)
 	})
 }
 
@@ -335,9 +311,7 @@ func TestClose(t *testing.T) {
 			<-ctx.Done()
 			return nil
 		})
-		if r.Outcome != once.Ran || !errors.Is(err, lockkeeper.ErrReleased) {
-			t.Errorf("%v, %v", r, err)
-		}
+		check.That(t, r.Outcome == once.Ran && errors.Is(err, lockkeeper.ErrReleased), "%v, %v", r, err)
 		p[1].runJob(p[1].job(time.Hour, nil), 0, nil, once.Ran)
 		must.Report(t, p[1].keeper.Close())
 		p[2].runJob(p[2].job(time.Hour, nil), 0, nil, once.Done)
@@ -376,9 +350,8 @@ func TestInvalidArgumentsRejected(t *testing.T) {
 			{"x", 20 * time.Second, 0, "period 20s is shorter than TTL 30s"},
 			{"x", time.Hour, time.Millisecond, "TTL 1ms"},
 		} {
-			if _, err := once.New(p[0].keeper, c.name, c.period, &once.Options{TTL: c.ttl}); !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), c.says) {
-				t.Errorf("%+v: %v", c, err)
-			}
+			_, err := once.New(p[0].keeper, c.name, c.period, &once.Options{TTL: c.ttl})
+			check.That(t, errors.Is(err, lockkeeper.ErrInvalid) && strings.Contains(err.Error(), c.says), "%+v: %v", c, err)
 		}
 	})
 }
