@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
@@ -29,16 +30,13 @@ func (w *world) identities(of ...int64) {
 // sameServerRejected checks that every method that acquires returns an error that names the keepers of one server.
 func sameServerRejected(t *testing.T, l *redlock.Lock, want string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
+	ctx := must.Within(t, 10*time.Second)
 	_, byLock := l.Lock(ctx)
 	_, byTry := l.TryLock(ctx)
 	_, byAdopt := l.Adopt(ctx, "token")
 	byDo := l.Do(ctx, func(context.Context, uint64) error { return nil })
 	for what, err := range map[string]error{"Lock": byLock, "TryLock": byTry, "Adopt": byAdopt, "Do": byDo} {
-		if !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", what, err, want)
-		}
+		check.That(t, errors.Is(err, lockkeeper.ErrInvalid) && strings.Contains(err.Error(), want), "%s: %v, want %q", what, err, want)
 	}
 }
 
@@ -52,9 +50,8 @@ func TestServersWithoutIDAccepted(t *testing.T) {
 			w.connect(p.lock())
 			time.Sleep(2 * time.Minute)
 		}
-		if n := strings.Count(log.String(), "does not report its run_id"); n != 2 {
-			w.Errorf("logged %d times for two servers:\n%s", n, log.String())
-		}
+		n := strings.Count(log.String(), "does not report its run_id")
+		check.That(w, n == 2, "logged %d times for two servers:\n%s", n, log.String())
 	})
 }
 
@@ -111,8 +108,7 @@ func TestRealServersSameServerRejected(t *testing.T) {
 	locks := func(addrs ...string) *redlock.Lock { return newLock(t, addrs, redlock.Options{TTL: long}) }
 	sameServerRejected(t, locks(s.Addr, byName, s.Addr), "keepers 1 and 2 of 3 use the same server")
 	sameServerRejected(t, locks(s.Addr, other.Addr, byName), "keepers 1 and 3 of 3 use the same server")
-	if n := s.Client().DBSize(t.Context()).Val(); n != 0 {
-		t.Errorf("%d keys are left", n)
-	}
+	n := s.Client().DBSize(t.Context()).Val()
+	check.That(t, n == 0, "%d keys are left", n)
 	round(t, locks(s.Addr, other.Addr, "127.0.0.1:1"))
 }

@@ -168,9 +168,7 @@ func (w *world) owned(by *lockkeeper.Lease, want int) {
 			n++
 		}
 	}
-	if n != want {
-		w.Errorf("%d servers have the lease, want %d", n, want)
-	}
+	check.That(w, n == want, "%d servers have the lease, want %d", n, want)
 }
 
 // clean checks that no keys are left but metadata and tombstones, which expire.
@@ -202,9 +200,7 @@ func (w *world) is(err error, want ...error) {
 func (w *world) wantReplies(err error, want string) {
 	w.Helper()
 	var all *redlock.Error
-	if !errors.As(err, &all) {
-		w.Fatalf("%v is not an *Error", err)
-	}
+	must.That(w, errors.As(err, &all), "%v is not an *Error", err)
 	got := ""
 	for i, s := range all.Servers {
 		switch {
@@ -220,9 +216,7 @@ func (w *world) wantReplies(err error, want string) {
 			got += "-"
 		}
 	}
-	if got != want {
-		w.Errorf("the servers' answers are %s, want %s: %v", got, want, err)
-	}
+	check.That(w, got == want, "the servers' answers are %s, want %s: %v", got, want, err)
 }
 
 // occupy gives the lock at some servers to another holder.
@@ -244,9 +238,7 @@ func TestNewRejectsInvalidKeepers(t *testing.T) {
 			"1 and 3 of 3 are the s": {ks[0], ks[1], ks[0]},
 		} {
 			_, err := redlock.New(list, "x", nil)
-			if !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), what) {
-				w.Errorf("%s: %v", what, err)
-			}
+			check.That(w, errors.Is(err, lockkeeper.ErrInvalid) && strings.Contains(err.Error(), what), "%s: %v", what, err)
 		}
 		acknowledges := w.process(func(o *lockkeeper.Options) { o.ReplicaAck.Replicas = 1 }).keepers
 		_, err := redlock.New([]*lockkeeper.Keeper{ks[0], acknowledges[1], ks[2]}, "x", nil)
@@ -271,9 +263,8 @@ func TestFailedAttemptReleasesGrants(t *testing.T) {
 		w.is(err, lockkeeper.ErrNotAcquired)
 		w.wantReplies(err, "?nn") // two refusals decide it, whatever the first answers
 		synctest.Wait()
-		if got := w.owners(); !slices.Equal(got, []string{"", "theirs", "theirs"}) {
-			w.Errorf("the servers' owners are %q", got)
-		}
+		got := w.owners()
+		check.That(w, slices.Equal(got, []string{"", "theirs", "theirs"}), "the servers' owners are %q", got)
 	})
 }
 
@@ -317,9 +308,7 @@ func TestContentionDistinguishedFromOutage(t *testing.T) {
 		_, err = l.TryLock(w.Context()) // two answer: no majority is possible, whether the lock is held or not
 		w.is(err, lockkeeper.ErrUnavailable)
 		w.wantReplies(err, "---yn")
-		if !strings.Contains(err.Error(), "no majority of the servers (server 1: ") {
-			w.Errorf("text: %v", err)
-		}
+		check.That(w, strings.Contains(err.Error(), "no majority of the servers (server 1: "), "text: %v", err)
 	})
 }
 
@@ -353,9 +342,7 @@ func TestSlowAcquireShortensLeaseOrFails(t *testing.T) {
 		w.must(lease.Release(w.Context()))
 		p.nets[1].Restore()
 		late, err := slow(ttl/2 - time.Millisecond)
-		if err == nil {
-			w.Errorf("a lease was handed out with %v left", time.Until(late.Deadline()))
-		}
+		check.That(w, err != nil, "a lease was handed out with %v left", time.Until(late.Deadline()))
 		w.is(err, lockkeeper.ErrUnavailable, context.DeadlineExceeded)
 		p.nets[1].Restore()
 		time.Sleep(ttl)
@@ -374,9 +361,8 @@ func TestDeadlineIsThatOfMajority(t *testing.T) {
 		p.nets[1].Down()
 		down, deadline := time.Now(), lease.Deadline()
 		time.Sleep(ttl / 2) // only the third renews
-		if d := lease.Deadline(); d != deadline {
-			w.Errorf("with one server of three the deadline moved by %v", d.Sub(deadline))
-		}
+		d := lease.Deadline()
+		check.That(w, d == deadline, "with one server of three the deadline moved by %v", d.Sub(deadline))
 		select {
 		case <-lease.Done():
 		case <-time.After(time.Minute): // it would be renewed forever
@@ -386,9 +372,8 @@ func TestDeadlineIsThatOfMajority(t *testing.T) {
 		}
 		w.is(lease.Err(), lockkeeper.ErrLost)
 		w.wantReplies(lease.Err(), "-ly") // the first was asked for the lease again, without an answer
-		if owners := w.owners(); owners[1] != lease.Token() {
-			w.Error("a server ended the lease before its holder's deadline")
-		}
+		owners := w.owners()
+		check.That(w, owners[1] == lease.Token(), "a server ended the lease before its holder's deadline")
 		w.is(lease.Release(w.Context()), lockkeeper.ErrLost)
 		w.owned(lease, 1)
 		p.nets[0].Restore()
@@ -411,9 +396,8 @@ func TestLeaseSurvivesRollingDataLoss(t *testing.T) {
 		}
 		fence := lease.Fence()
 		w.must(lease.Release(w.Context()))
-		if next := w.hold(q.lock()); next.Fence() <= fence {
-			w.Errorf("fence %d after %d", next.Fence(), fence)
-		}
+		next := w.hold(q.lock())
+		check.That(w, next.Fence() > fence, "fence %d after %d", next.Fence(), fence)
 	})
 }
 

@@ -1,6 +1,7 @@
 package redlock
 
 import (
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"os"
 	"regexp"
@@ -11,7 +12,6 @@ import (
 func TestDefaultMaxRetryDelayMatchesDocs(t *testing.T) {
 	page := must.Get(os.ReadFile("../docs/options.md"))(t)
 	m := regexp.MustCompile("(?m)^\\| `MaxRetryDelay` \\|.* Default (\\d+) (ms)\\.").FindSubmatch(page)
-	if m == nil || string(m[1])+string(m[2]) != defaultMaxRetryDelay.String() {
-		t.Errorf("docs/options.md says %q, it is %v", m, defaultMaxRetryDelay)
-	}
+	check.That(t, m != nil && string(m[1])+string(m[2]) == defaultMaxRetryDelay.String(),
+		"docs/options.md says %q, it is %v", m, defaultMaxRetryDelay)
 }

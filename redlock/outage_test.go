@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
@@ -61,9 +62,7 @@ func TestLocalCallersFailTogether(t *testing.T) {
 			for i := range failed {
 				callers.Go(func() {
 					lease, err := l.Lock(context.Background())
-					if lease != nil || !errors.Is(err, lockkeeper.ErrUnavailable) {
-						t.Errorf("%v, %v", lease, err)
-					}
+					check.That(t, lease == nil && errors.Is(err, lockkeeper.ErrUnavailable), "%v, %v", lease, err)
 					failed[i] = time.Now()
 				})
 			}
@@ -74,9 +73,8 @@ func TestLocalCallersFailTogether(t *testing.T) {
 			}
 			callers.Wait()
 			for _, at := range failed {
-				if d := at.Sub(start); d < maxElapsed || d > maxElapsed+3*readTimeout {
-					t.Errorf("a caller failed after %v", d)
-				}
+				d := at.Sub(start)
+				check.That(t, d >= maxElapsed && d <= maxElapsed+3*readTimeout, "a caller failed after %v", d)
 			}
 			n.Restore()
 			must.OK(t, other.Release(t.Context()))

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/redlock"
 )
@@ -37,9 +38,7 @@ func TestFirstKeepersHooksAreCalled(t *testing.T) {
 				for _, e := range recorders[0].Events() {
 					reported = append(reported, e.Hook)
 					ofLease := e.Hook == "AcquireStart" || e.Token == lease.Token() && e.Fence == lease.Fence()
-					if e.Kind != "redlock" || e.Name != "x" || e.Err != nil || !ofLease {
-						w.Errorf("%s: %+v", e.Hook, e.Event)
-					}
+					check.That(w, e.Kind == "redlock" && e.Name == "x" && e.Err == nil && ofLease, "%s: %+v", e.Hook, e.Event)
 				}
 				others := len(recorders[1].Events()) + len(recorders[2].Events())
 				if want := []string{"AcquireStart", "AcquireDone", "Renewed", "Released"}; !slices.Equal(reported, want) || others != 0 {
@@ -60,9 +59,8 @@ func TestDefaultServerTimeout(t *testing.T) {
 			p.nets[0].Blackhole()
 			p.nets[1].Blackhole()
 			start := time.Now()
-			if _, err := l.TryLock(w.Context()); err == nil {
-				w.Error("one server of three is a majority")
-			}
+			_, err := l.TryLock(w.Context())
+			check.That(w, err != nil, "one server of three is a majority")
 			// Each attempt waits for answers and then for cleanups; the pauses between attempts are a few ms.
 			if d := time.Since(start); d < 3*want || d > 5*want+100*time.Millisecond {
 				w.Errorf("with a TTL of %v it took %v, which is not three to five times %v", ttl, d, want)
@@ -85,9 +83,7 @@ func TestOneGoroutinePerProcessPolls(t *testing.T) {
 			var all sync.WaitGroup
 			for range goroutines {
 				all.Go(func() {
-					if _, err := l.Lock(ctx); !errors.Is(err, lockkeeper.ErrNotAcquired) {
-						w.Error(err)
-					}
+					check.Is(w, check.ErrorOf(l.Lock(ctx)), lockkeeper.ErrNotAcquired, "the error")
 				})
 			}
 			all.Wait()
@@ -95,9 +91,8 @@ func TestOneGoroutinePerProcessPolls(t *testing.T) {
 		})
 		return n
 	}
-	if one, many := asked(1), asked(20); many > 2*one {
-		t.Errorf("20 goroutines sent %d scripts, one sent %d", many, one)
-	}
+	one, many := asked(1), asked(20)
+	check.That(t, many <= 2*one, "20 goroutines sent %d scripts, one sent %d", many, one)
 }
 
 func TestOptionBounds(t *testing.T) {
@@ -180,9 +175,7 @@ func TestFenceIgnoresServersBelowMinUptime(t *testing.T) {
 		w.uptimes[0].Store(1)
 		q.nets[2].Delay(5 * time.Millisecond) // the others answer before the third
 		second := w.hold(q.lock(delay))
-		if second.Fence() <= first.Fence() {
-			w.Errorf("fence %d after %d", second.Fence(), first.Fence())
-		}
+		check.That(w, second.Fence() > first.Fence(), "fence %d after %d", second.Fence(), first.Fence())
 		w.must(second.Release(w.Context()))
 	})
 }
@@ -197,17 +190,14 @@ func TestFencesRiseAfterMetadataTTL(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		p.nets[0].Down()
 		second := w.hold(p.lock())
-		if second.Fence() <= first.Fence() {
-			w.Errorf("fence %d after %d", second.Fence(), first.Fence())
-		}
+		check.That(w, second.Fence() > first.Fence(), "fence %d after %d", second.Fence(), first.Fence())
 		w.must(second.Release(w.Context()))
 		time.Sleep(15 * time.Minute)
 		w.owners()
 		for i, m := range w.servers {
 			ofNames := func(k string) bool { return !strings.HasPrefix(k, "{lock:}:owner:") }
-			if keys := m.Keys(); slices.ContainsFunc(keys, ofNames) {
-				w.Errorf("server %d: after a quarter of an hour there are %q", i+1, keys)
-			}
+			keys := m.Keys()
+			check.That(w, !slices.ContainsFunc(keys, ofNames), "server %d: after a quarter of an hour there are %q", i+1, keys)
 		}
 	})
 }

@@ -76,8 +76,7 @@ func dial(addrs []string, o redlock.Options) (l *redlock.Lock, end func(), err e
 // round acquires and releases the lock, and returns how long that took.
 func round(t *testing.T, l *redlock.Lock) time.Duration {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
+	ctx := must.Within(t, 20*time.Second)
 	start := time.Now()
 	lease := must.Get(l.Lock(ctx))(t)
 	must.OK(t, lease.Release(ctx))
@@ -87,9 +86,7 @@ func round(t *testing.T, l *redlock.Lock) time.Duration {
 func serverErrors(t *testing.T, err error) []error {
 	t.Helper()
 	var all *redlock.Error
-	if !errors.As(err, &all) {
-		t.Fatalf("%v is not an *Error", err)
-	}
+	must.That(t, errors.As(err, &all), "%v is not an *Error", err)
 	return []error{all.Servers[0].Err, all.Servers[1].Err, all.Servers[2].Err}
 }
 
@@ -114,9 +111,8 @@ func TestRealServersMinorityDown(t *testing.T) {
 			for range 5 {
 				round(t, l)
 			}
-			if d := time.Since(start); d > soon {
-				t.Errorf("with one server %s, a release and five rounds took %v", what, d)
-			}
+			d := time.Since(start)
+			check.That(t, d <= soon, "with one server %s, a release and five rounds took %v", what, d)
 			lease := must.Get(l.Lock(t.Context()))(t)
 			do[1](s[1])
 			check.Is(t, check.ErrorOf(newLock(t, addrsOf(s), redlock.Options{TTL: long}).TryLock(t.Context())), lockkeeper.ErrNotAcquired, "the error")
@@ -138,13 +134,9 @@ func TestRealServersMajorityDown(t *testing.T) {
 			do[0](s[2])
 			start := time.Now()
 			_, err := l.TryLock(t.Context())
-			if err == nil || errors.Is(err, lockkeeper.ErrNotAcquired) {
-				t.Errorf("a try without a majority: %v", err)
-			}
+			check.That(t, err != nil && !errors.Is(err, lockkeeper.ErrNotAcquired), "a try without a majority: %v", err)
 			said := serverErrors(t, err)
-			if said[0] == nil || said[1] != nil || said[2] == nil {
-				t.Errorf("the servers' answers are %v", said)
-			}
+			check.That(t, said[0] != nil && said[1] == nil && said[2] != nil, "the servers' answers are %v", said)
 			if _, err = l.Lock(t.Context()); err == nil || errors.Is(err, lockkeeper.ErrNotAcquired) {
 				t.Errorf("without a majority: %v", err)
 			}
@@ -171,9 +163,8 @@ func noStaleLease(t *testing.T, servers []*redistest.Server) {
 			return fmt.Sprint(n), err
 		})
 	}
-	if d := time.Since(start); d > long/2 {
-		t.Errorf("a server had an owner for %v", d)
-	}
+	d := time.Since(start)
+	check.That(t, d <= long/2, "a server had an owner for %v", d)
 }
 
 // TestMinUptimeExcludesServerWithDataLoss: servers 1 and 2 have granted the lease. Server 2 restarts without its data, so another
@@ -189,8 +180,7 @@ func TestMinUptimeExcludesServerWithDataLoss(t *testing.T) {
 			s := startServers(t)
 			o := redlock.Options{TTL: 6 * time.Second, ServerTimeout: 200 * time.Millisecond, MinUptime: c.delay, NoRenewal: true}
 			a, b := newLock(t, addrsOf(s), o), newLock(t, addrsOf(s), o)
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			defer cancel()
+			ctx := must.Within(t, time.Minute)
 			for _, l := range []*redlock.Lock{a, b} { // until all servers count
 				for {
 					lease, err := l.TryLock(ctx)
@@ -213,27 +203,21 @@ func TestMinUptimeExcludesServerWithDataLoss(t *testing.T) {
 			s[1].Restart()
 			if c.delay == 0 {
 				second, err := b.Lock(ctx)
-				if err != nil || first.Err() != nil {
-					t.Fatalf("without MinUptime there should be two holders: %v, %v", err, first.Err())
-				}
+				must.That(t, err == nil && first.Err() == nil, "without MinUptime there should be two holders: %v, %v", err, first.Err())
 				_ = second.Release(ctx)
 				return
 			}
 			for young := false; !young; {
 				second, err := b.TryLock(ctx)
-				if lost := first.Err(); lost != nil {
-					t.Fatalf("the first lease ended too early: %v", lost)
-				}
-				if err == nil {
-					t.Fatalf("two holders: fences %d and %d", first.Fence(), second.Fence())
-				}
+				lost := first.Err()
+				must.That(t, lost == nil, "the first lease ended too early: %v", lost)
+				must.That(t, err != nil, "two holders: fences %d and %d", first.Fence(), second.Fence())
 				said := serverErrors(t, err)[1]
 				young = said != nil && strings.Contains(said.Error(), "restarted recently")
 			}
 			second := must.Get(b.Lock(ctx))(t)
-			if first.Err() == nil || second.Fence() <= first.Fence() {
-				t.Errorf("fence %d after %d, the first lease: %v", second.Fence(), first.Fence(), first.Err())
-			}
+			check.That(t, first.Err() != nil && second.Fence() > first.Fence(),
+				"fence %d after %d, the first lease: %v", second.Fence(), first.Fence(), first.Err())
 			_ = second.Release(ctx)
 		})
 	}
@@ -280,9 +264,7 @@ func TestKilledAndFrozenProcesses(t *testing.T) {
 	c := spawn(t, s)
 	b.Signal(syscall.SIGSTOP)
 	third := c.WaitForLine("held")
-	if !(first < second && second < third) {
-		t.Errorf("%s, then %s, then %s", first, second, third)
-	}
+	check.That(t, first < second && second < third, "%s, then %s, then %s", first, second, third)
 	b.Signal(syscall.SIGCONT)
 	b.WaitForLine("over true")
 	b.Stop()
