@@ -14,6 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/fair"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"github.com/lockkeeper/lockkeeper/mutex"
@@ -124,9 +125,8 @@ func release(t *testing.T, lease *lockkeeper.Lease) {
 func isBroken(t *testing.T, err, also error) {
 	t.Helper()
 	var b *lockkeeper.BrokenError
-	if !errors.Is(err, also) || !errors.As(err, &b) || *b != (lockkeeper.BrokenError{Reason: "stuck for hours", By: "ops 1"}) {
-		t.Errorf("the error is %v", err)
-	}
+	check.That(t, errors.Is(err, also) && errors.As(err, &b) && *b == (lockkeeper.BrokenError{Reason: "stuck for hours", By: "ops 1"}),
+		"the error is %v", err)
 }
 
 func withToken(token string) *admin.BreakOptions {
@@ -166,9 +166,7 @@ func TestBreakHolder(t *testing.T) {
 			t.Fatalf("%v, fences %d and %d", waiter.err, waiter.lease.Fence(), lease.Fence())
 		}
 		again := p.breaks(ops, withToken(lease.Token()))
-		if len(again.Holders)+len(again.Waiters)+again.Notified != 0 {
-			t.Errorf("a token that is gone: %+v", again)
-		}
+		check.That(t, len(again.Holders)+len(again.Waiters)+again.Notified == 0, "a token that is gone: %+v", again)
 		release(t, waiter.lease)
 	})
 }
@@ -188,9 +186,8 @@ func TestBreakWaiterAndAll(t *testing.T) {
 			t.Errorf("%+v", b)
 		}
 		<-calls[1].done
-		if left := ops.waiters(p.kind, "x"); len(left) != 2 || left[0].Token != queue[0].Token || left[1].Token != queue[2].Token {
-			t.Errorf("%+v", left)
-		}
+		left := ops.waiters(p.kind, "x")
+		check.That(t, len(left) == 2 && left[0].Token == queue[0].Token && left[1].Token == queue[2].Token, "%+v", left)
 		b = p.breaks(ops, all)
 		if len(b.Holders) != 1 || len(b.Waiters) != 2 || b.Notified < 2 || b.Waiters[0].Token != queue[0].Token {
 			t.Errorf("%+v", b)
@@ -199,12 +196,10 @@ func TestBreakWaiterAndAll(t *testing.T) {
 			<-w.done
 			isBroken(t, w.err, lockkeeper.ErrNotAcquired)
 		}
-		if in := must(admin.Inspect(background, ops.Keeper, p.kind, "x")); len(in.Holders)+len(in.Waiters) != 0 {
-			t.Errorf("%+v", in)
-		}
-		if next := p.try(ops); next.Fence() <= holder.Fence() {
-			t.Errorf("fence %d after %d", next.Fence(), holder.Fence())
-		}
+		in := must(admin.Inspect(background, ops.Keeper, p.kind, "x"))
+		check.That(t, len(in.Holders)+len(in.Waiters) == 0, "%+v", in)
+		next := p.try(ops)
+		check.That(t, next.Fence() > holder.Fence(), "fence %d after %d", next.Fence(), holder.Fence())
 	})
 }
 
@@ -271,9 +266,8 @@ func TestBreakHolderThatNeverWaited(t *testing.T) {
 	for _, note := range []string{"", "job 7"} {
 		lease := must(m.TryLock(lockkeeper.WithNote(background, note)))
 		ops.eventually(func() bool { return len(s.PubSubChannels("*")) == 1 }) // it subscribes when it is granted its first lease
-		if b := must(admin.Break(background, ops.Keeper, mutex.Kind, "x", withToken(lease.Token()))); b.Notified != 1 {
-			t.Errorf("note %q: %+v", note, b)
-		}
+		b := must(admin.Break(background, ops.Keeper, mutex.Kind, "x", withToken(lease.Token())))
+		check.That(t, b.Notified == 1, "note %q: %+v", note, b)
 		select {
 		case err := <-lost:
 			isBroken(t, err, lockkeeper.ErrLost)
@@ -320,9 +314,8 @@ func TestBreakRedlock(t *testing.T) {
 		t.Errorf("broken on one of three servers: %v", err)
 	}
 	must(admin.Break(background, ops[1], redlock.Kind, "x", withToken(lease.Token())))
-	if b := must(admin.Break(background, ops[2], redlock.Kind, "x", withToken(lease.Token()))); len(b.Holders) != 1 {
-		t.Errorf("%+v", b)
-	}
+	b := must(admin.Break(background, ops[2], redlock.Kind, "x", withToken(lease.Token())))
+	check.That(t, len(b.Holders) == 1, "%+v", b)
 	<-lease.Done()
 	isBroken(t, lease.Err(), lockkeeper.ErrLost)
 	isBroken(t, lease.Release(background), lockkeeper.ErrLost)
@@ -345,9 +338,7 @@ func TestBreakRedlock(t *testing.T) {
 				told++
 			}
 		}
-		if told < 2 {
-			t.Errorf("%d of 3 servers say who has broken the lease: %v", told, err)
-		}
+		check.That(t, told >= 2, "%d of 3 servers say who has broken the lease: %v", told, err)
 	}
 	isBroken(t, again.Release(background), lockkeeper.ErrLost)
 	release(t, must(must(redlock.New(ks, "x", nil)).TryLock(background)))
@@ -361,15 +352,11 @@ func TestBreakOnce(t *testing.T) {
 	job := must(once.New(l.Keeper, "x", time.Hour, &once.Options{TTL: time.Second}))
 	_, err := job.Do(background, func(ctx context.Context, _ uint64) error {
 		b := must(admin.Break(background, ops.Keeper, once.Kind, "x", all))
-		if len(b.Holders) != 1 {
-			t.Errorf("%+v", b)
-		}
+		check.That(t, len(b.Holders) == 1, "%+v", b)
 		<-ctx.Done()
 		return nil
 	})
-	if !errors.Is(err, lockkeeper.ErrLost) {
-		t.Errorf("%v, want ErrLost", err)
-	}
+	check.That(t, errors.Is(err, lockkeeper.ErrLost), "%v, want ErrLost", err)
 	isBroken(t, err, lockkeeper.ErrLost)
 	// It learns of the break only by its record, which is refused.
 	cut, network := behind(t, s, nil)
@@ -379,9 +366,8 @@ func TestBreakOnce(t *testing.T) {
 		return nil
 	})
 	isBroken(t, err, lockkeeper.ErrLost)
-	if r := must(job.Status(background)); r.Outcome != once.None {
-		t.Errorf("after the break: %+v", r)
-	}
+	r := must(job.Status(background))
+	check.That(t, r.Outcome == once.None, "after the break: %+v", r)
 }
 
 // TestBreakForeign checks that the key of another library is deleted, if it is a lock.
@@ -389,9 +375,8 @@ func TestBreakForeign(t *testing.T) {
 	s := miniredis.RunT(t)
 	ops := onEmbedded(t, s)
 	_ = s.Set("lock:x", "their token")
-	if b := must(admin.Break(background, ops.Keeper, mutex.Kind, "x", all)); len(b.Holders) != 1 || b.Notified != 0 || s.Exists("lock:x") {
-		t.Errorf("%+v", b)
-	}
+	b := must(admin.Break(background, ops.Keeper, mutex.Kind, "x", all))
+	check.That(t, len(b.Holders) == 1 && b.Notified == 0 && !s.Exists("lock:x"), "%+v", b)
 	s.Del("lock:x")
 	s.HSet("lock:x", "a", "b")
 	if _, err := admin.Break(background, ops.Keeper, mutex.Kind, "x", all); err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
@@ -428,15 +413,10 @@ func TestBreakInvalid(t *testing.T) {
 			t.Errorf("%s: %v, %v", what, b, err)
 		}
 	}
-	if _, err := admin.Break(background, l.Keeper, mutex.Kind, "x", nil); !errors.Is(err, lockkeeper.ErrInvalid) {
-		t.Errorf("without options: %v", err)
-	}
-	if _, err := admin.Break(background, l.Keeper, "lock", "x", all); !errors.Is(err, lockkeeper.ErrInvalid) {
-		t.Error(err)
-	}
+	check.Is(t, check.ErrorOf(admin.Break(background, l.Keeper, mutex.Kind, "x", nil)), lockkeeper.ErrInvalid, "without options")
+	check.Is(t, check.ErrorOf(admin.Break(background, l.Keeper, "lock", "x", all)), lockkeeper.ErrInvalid, "the error")
 	for want, e := range map[string]lockkeeper.BrokenError{`broken by "a"`: {By: "a"}, `broken by "a": b`: {By: "a", Reason: "b"}} {
-		if got := fmt.Sprint(&e); got != want {
-			t.Errorf("%s, want %s", got, want)
-		}
+		got := fmt.Sprint(&e)
+		check.That(t, got == want, "%s, want %s", got, want)
 	}
 }

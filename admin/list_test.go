@@ -15,6 +15,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/fair"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/lockkeeper/lockkeeper/mutex"
@@ -202,9 +203,8 @@ func TestEveryKind(t *testing.T) {
 		} {
 			want := strings.SplitAfter(c.want, "\n")
 			slices.Sort(want)
-			if got := l.found(&c.opts); got != strings.Join(want, "") {
-				t.Errorf("%+v: listed\n%s\nwant\n%s", c.opts, got, c.want)
-			}
+			got := l.found(&c.opts)
+			check.That(t, got == strings.Join(want, ""), "%+v: listed\n%s\nwant\n%s", c.opts, got, c.want)
 		}
 		l.eventually(func() bool {
 			return l.found(&admin.ListOptions{WaitingLonger: 50 * time.Millisecond}) ==
@@ -230,9 +230,8 @@ func TestEveryKind(t *testing.T) {
 			{Kind: ratelimit.Kind, Name: "r", Limits: &admin.Limits{Limit: 9, Used: 3, Window: time.Hour}},
 			{Kind: ratelimit.Kind, Name: "rc", Limits: &admin.Limits{Limit: 9, Used: 4, Window: time.Hour, MaxConcurrent: 4, Held: 3}},
 		} {
-			if in := inspect(want.Kind, want.Name); in.Limits == nil || *in.Limits != *want.Limits {
-				t.Errorf("%s %s: %+v, %+v", want.Kind, want.Name, in, in.Limits)
-			}
+			in := inspect(want.Kind, want.Name)
+			check.That(t, in.Limits != nil && *in.Limits == *want.Limits, "%s %s: %+v, %+v", want.Kind, want.Name, in, in.Limits)
 		}
 		must("", r.Pause(background, time.Hour))
 		if d := inspect(ratelimit.Kind, "r").Limits.PausedFor; d <= 59*time.Minute || d > time.Hour+time.Millisecond { // its end is rounded up
@@ -249,9 +248,8 @@ func TestEveryKind(t *testing.T) {
 			t.Errorf("after the success: %+v", in)
 		}
 		for _, set := range lua.All {
-			if in := inspect(lockkeeper.Kind(set.Kind), "unused"); len(in.Holders)+len(in.Waiters) > 0 || in.Fence != 0 || in.Limits != nil {
-				t.Errorf("%s: %+v", set.Kind, in)
-			}
+			in := inspect(lockkeeper.Kind(set.Kind), "unused")
+			check.That(t, len(in.Holders)+len(in.Waiters) == 0 && in.Fence == 0 && in.Limits == nil, "%s: %+v", set.Kind, in)
 		}
 	})
 }
@@ -269,9 +267,8 @@ func TestListPrefixes(t *testing.T) {
 		"a:": "fair b:f 1 0\nfair f 1 0\nmutex b:m 1 0\nmutex m 1 0\n", "a:b:": "fair f 1 0\nmutex m 1 0\n", "{a}:": "fair f 1 0\nmutex m 1 0\n",
 		"*": "fair f 1 0\nmutex m 1 0\n", "[a-z]": "fair f 1 0\nmutex m 1 0\n", `\`: "fair f 1 0\nmutex m 1 0\n", "b:": "",
 	} {
-		if got := newLooker(t, rdb(), &lockkeeper.Options{Prefix: prefix}).found(nil); got != want {
-			t.Errorf("%q: listed\n%s\nwant\n%s", prefix, got, want)
-		}
+		got := newLooker(t, rdb(), &lockkeeper.Options{Prefix: prefix}).found(nil)
+		check.That(t, got == want, "%q: listed\n%s\nwant\n%s", prefix, got, want)
 	}
 	l := newLooker(t, rdb(), &lockkeeper.Options{NoPrefix: true})
 	if got := len(l.list(nil)); got != 12 {
@@ -295,28 +292,19 @@ func TestListErrors(t *testing.T) {
 	for what, opts := range map[string]*admin.ListOptions{
 		"Batch -1": {Batch: -1}, "Batch 20000": {Batch: 20000}, "WaitingLonger -1s": {WaitingLonger: -time.Second}, `"mutexes"`: {Kinds: []lockkeeper.Kind{"mutexes"}},
 	} {
-		if err := errOf(background, l.Keeper, opts); !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), what) {
-			t.Errorf("%s: %v", what, err)
-		}
+		err := errOf(background, l.Keeper, opts)
+		check.That(t, errors.Is(err, lockkeeper.ErrInvalid) && strings.Contains(err.Error(), what), "%s: %v", what, err)
 	}
 	for _, k := range []*lockkeeper.Keeper{nil, {}} {
-		if err := errOf(background, k, nil); !errors.Is(err, lockkeeper.ErrInvalid) {
-			t.Error(err)
-		}
+		check.Is(t, errOf(background, k, nil), lockkeeper.ErrInvalid, "the error")
 	}
 	ended, cancel := context.WithCancel(background)
 	cancel()
-	if err := errOf(ended, l.Keeper, nil); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	check.Is(t, errOf(ended, l.Keeper, nil), context.Canceled, "the error")
 	s.Close()
-	if err := errOf(background, l.Keeper, nil); !errors.Is(err, lockkeeper.ErrUnavailable) {
-		t.Error(err)
-	}
+	check.Is(t, errOf(background, l.Keeper, nil), lockkeeper.ErrUnavailable, "the error")
 	_ = l.Close()
-	if err := errOf(background, l.Keeper, nil); !errors.Is(err, lockkeeper.ErrClosed) {
-		t.Error(err)
-	}
+	check.Is(t, errOf(background, l.Keeper, nil), lockkeeper.ErrClosed, "the error")
 }
 
 // TestListStops checks that a loop that is left sends nothing more, and that the keeper can be closed in it.
@@ -332,38 +320,28 @@ func TestListStops(t *testing.T) {
 			break
 		}
 	}
-	if n != 3 {
-		t.Errorf("%d entries", n)
-	}
+	check.That(t, n == 3, "%d entries", n)
 	var scanned, total int64
 	if n := len(l.list(&admin.ListOptions{Batch: 10, Progress: func(a, b int64) { scanned, total = a, b }})); n != 200 {
 		t.Errorf("%d entries", n)
 	}
-	if scanned < 200 || total != scanned {
-		t.Errorf("scanned %d of %d", scanned, total)
-	}
+	check.That(t, scanned >= 200 && total == scanned, "scanned %d of %d", scanned, total)
 	var last error
 	for _, err := range admin.List(background, l.Keeper, nil) {
 		if last = err; err == nil {
 			_ = l.Close()
 		}
 	}
-	if !errors.Is(last, lockkeeper.ErrClosed) {
-		t.Error(last)
-	}
+	check.Is(t, last, lockkeeper.ErrClosed, "the error")
 }
 
 func TestInspectErrors(t *testing.T) {
 	l := newLooker(t, noServer(t), nil)
 	for _, c := range []admin.LockState{{Kind: "mutexes", Name: "x"}, {Name: "x"}, {Kind: mutex.Kind}, {Kind: fair.Kind, Name: "}"}} {
-		if _, err := admin.Inspect(background, l.Keeper, c.Kind, c.Name); !errors.Is(err, lockkeeper.ErrInvalid) {
-			t.Errorf("%q %q: %v", c.Kind, c.Name, err)
-		}
+		check.Is(t, check.ErrorOf(admin.Inspect(background, l.Keeper, c.Kind, c.Name)), lockkeeper.ErrInvalid, "%q %q", c.Kind, c.Name)
 	}
 	for _, k := range []*lockkeeper.Keeper{nil, {}} {
-		if _, err := admin.Inspect(background, k, mutex.Kind, "x"); !errors.Is(err, lockkeeper.ErrInvalid) {
-			t.Error(err)
-		}
+		check.Is(t, check.ErrorOf(admin.Inspect(background, k, mutex.Kind, "x")), lockkeeper.ErrInvalid, "the error")
 	}
 }
 
@@ -371,13 +349,9 @@ func TestInspectErrors(t *testing.T) {
 func TestKinds(t *testing.T) {
 	kinds := []lockkeeper.Kind{mutex.Kind, fair.Kind, rwlock.Kind, semaphore.Kind, ratelimit.Kind, redlock.Kind, once.Kind}
 	for _, set := range lua.All {
-		if !slices.Contains(kinds, lockkeeper.Kind(set.Kind)) {
-			t.Errorf("no package has the kind %q", set.Kind)
-		}
+		check.That(t, slices.Contains(kinds, lockkeeper.Kind(set.Kind)), "no package has the kind %q", set.Kind)
 	}
-	if len(kinds) != len(lua.All) {
-		t.Errorf("%d kinds, want %d", len(kinds), len(lua.All))
-	}
+	check.That(t, len(kinds) == len(lua.All), "%d kinds, want %d", len(kinds), len(lua.All))
 }
 
 // A lease that was handed to a waiter lasts for the heartbeat timeout only until it is renewed. Inspect tells it from one in trouble.
@@ -403,9 +377,7 @@ func TestInspectTellsUnconfirmedLeases(t *testing.T) {
 		t.Errorf("%+v", i)
 	}
 	for e, err := range admin.List(background, ops, &admin.ListOptions{Owners: true}) {
-		if err != nil || e.Owner != "first" || e.Keeper != ops.ID() {
-			t.Errorf("%+v, %v", e, err)
-		}
+		check.That(t, err == nil && e.Owner == "first" && e.Keeper == ops.ID(), "%+v, %v", e, err)
 	}
 	release(t, lease)
 	handed := <-granted
@@ -447,8 +419,6 @@ func TestHeartbeatAgeIsByTheWaitersTimeout(t *testing.T) {
 			w = must(admin.Inspect(background, ops, kind, "x")).Waiters
 			time.Sleep(5 * time.Millisecond)
 		}
-		if w[0].HeartbeatAge > 900*time.Millisecond {
-			t.Errorf("%s: %+v", kind, w[0])
-		}
+		check.That(t, w[0].HeartbeatAge <= 900*time.Millisecond, "%s: %+v", kind, w[0])
 	}
 }

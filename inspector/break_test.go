@@ -12,6 +12,8 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/admin"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
 
 // byAnn lets Ann break locks.
@@ -23,9 +25,7 @@ func TestBreak(t *testing.T) {
 	h := serve(t, f, byAnn)
 	page := h.get("/lock?kind=fair&name=x", 200, "Break…", "Break all…", "Remove…")
 	links := regexp.MustCompile(`href="(break[^"]*)"`).FindAllStringSubmatch(page, -1)
-	if len(links) != 5 {
-		t.Fatalf("links: %q", links)
-	}
+	must.That(t, len(links) == 5, "links: %q", links)
 	for n, c := range map[int]struct {
 		asks string
 		says []string
@@ -45,14 +45,10 @@ func TestBreak(t *testing.T) {
 		h.post(link, "reason=+", 400, "Enter a reason")
 		h.post(link, "reason="+strings.Repeat("x", 201), 400, "longer than 200")
 		h.post(link, "reason=a%00b", 400, "cannot be printed")
-		if len(f.broken) > 0 {
-			t.Error("broken without a reason")
-		}
+		check.That(t, len(f.broken) == 0, "broken without a reason")
 		h.post(link, "reason=+hangs+", 200, c.says...)
 		c.want.Reason, c.want.By = "hangs", "ann"
-		if len(f.broken) != 1 || f.broken[0] != c.want {
-			t.Errorf("%+v, want %+v", f.broken, c.want)
-		}
+		check.That(t, len(f.broken) == 1 && f.broken[0] == c.want, "%+v, want %+v", f.broken, c.want)
 	}
 	if log := h.log.String(); strings.Count(log, "a lock was broken") != 3 || !strings.Contains(log, "by=ann reason=hangs holders=1 waiters=3 notified=1") {
 		t.Error(log)
@@ -80,9 +76,7 @@ func TestBreakRefused(t *testing.T) {
 	readOnly := serve(t, f, Options{})
 	readOnly.get(link, 403, "read-only")
 	readOnly.post(link, "reason=x", 403, "read-only")
-	if len(f.broken) > 0 {
-		t.Errorf("%+v", f.broken)
-	}
+	check.That(t, len(f.broken) == 0, "%+v", f.broken)
 	f.set(func() { f.err = errors.New("no answer") })
 	ann.post(link, "reason=x", 500, "no answer")
 }
@@ -120,9 +114,7 @@ func TestPermitsThatReturnByTheClockAreNotBroken(t *testing.T) {
 	f.set(func() { f.locks[id] = &queued })
 	h = serve(t, f, byAnn)
 	body = h.get(page, 200, "Remove all waiters…")
-	if strings.Index(body, "web-3") > strings.Index(body, "web-1") {
-		t.Error("the queue is below the permits")
-	}
+	check.That(t, strings.Index(body, "web-3") <= strings.Index(body, "web-1"), "the queue is below the permits")
 	h.get("/break?kind=ratelimit&name=api&what=all", 200, "Remove 1 waiter?")
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 )
@@ -185,9 +186,7 @@ func posted(url, form string) *http.Request {
 func (h *testHandler) lacks(page string, texts ...string) {
 	h.Helper()
 	for _, text := range texts {
-		if strings.Contains(page, text) {
-			h.Errorf("%q in:\n%s", text, page)
-		}
+		check.That(h, !strings.Contains(page, text), "%q in:\n%s", text, page)
 	}
 }
 
@@ -195,13 +194,9 @@ func (h *testHandler) do(r *http.Request, status int, says ...string) string {
 	h.Helper()
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
-	if w.Code != status {
-		h.Errorf("%s %s: %d, want %d: %s", r.Method, r.URL, w.Code, status, w.Body)
-	}
+	check.That(h, w.Code == status, "%s %s: %d, want %d: %s", r.Method, r.URL, w.Code, status, w.Body)
 	for _, s := range says {
-		if !strings.Contains(w.Body.String(), s) {
-			h.Errorf("%s %s has no %q:\n%s", r.Method, r.URL, s, w.Body)
-		}
+		check.That(h, strings.Contains(w.Body.String(), s), "%s %s has no %q:\n%s", r.Method, r.URL, s, w.Body)
 	}
 	return w.Body.String()
 }

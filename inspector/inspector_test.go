@@ -16,6 +16,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/admin"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
@@ -31,13 +32,10 @@ func TestInvalidOptions(t *testing.T) {
 		"Interval 999ms is not between": {Interval: 999 * time.Millisecond},
 		"Interval 1m1s is not between":  {Interval: 61 * time.Second},
 	} {
-		if _, err := newHandler(newFake(), &o); !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), says) {
-			t.Errorf("%s: %v", says, err)
-		}
+		_, err := newHandler(newFake(), &o)
+		check.That(t, errors.Is(err, lockkeeper.ErrInvalid) && strings.Contains(err.Error(), says), "%s: %v", says, err)
 	}
-	if _, err := New(nil, nil); !errors.Is(err, lockkeeper.ErrInvalid) {
-		t.Error(err)
-	}
+	check.Is(t, check.ErrorOf(New(nil, nil)), lockkeeper.ErrInvalid, "the error")
 }
 
 // answer returns the answer to a GET.
@@ -62,12 +60,10 @@ func TestHeadersOfEveryAnswer(t *testing.T) {
 				t.Errorf("%s: %s is %q", url, header, w.Header().Get(header))
 			}
 		}
-		if csp := w.Header().Get("Content-Security-Policy"); strings.Contains(csp, "unsafe") || !strings.Contains(csp, "frame-ancestors 'none'") {
-			t.Errorf("%s: %s", url, csp)
-		}
-		if regexp.MustCompile(`(?i)<script>|\sstyle=|\son[a-z]+=|javascript:`).MatchString(w.Body.String()) {
-			t.Errorf("%s has an inline script or style:\n%s", url, w.Body)
-		}
+		csp := w.Header().Get("Content-Security-Policy")
+		check.That(t, !strings.Contains(csp, "unsafe") && strings.Contains(csp, "frame-ancestors 'none'"), "%s: %s", url, csp)
+		check.That(t, !regexp.MustCompile(`(?i)<script>|\sstyle=|\son[a-z]+=|javascript:`).MatchString(w.Body.String()),
+			"%s has an inline script or style:\n%s", url, w.Body)
 	}
 	for _, m := range regexp.MustCompile(`(?:src|href)="((?:style|inspector)\.\w+\?v=\w+)"`).FindAllStringSubmatch(h.get("/", 200), -1) {
 		if w := h.answer("/" + m[1]); w.Code != 200 || !strings.Contains(w.Header().Get("Cache-Control"), "immutable") {
@@ -87,9 +83,7 @@ func TestAuthorize(t *testing.T) {
 	}
 	h.get("/events?of=list", 403, "staff only")
 	h.post("/break?kind=mutex&name=x&what=all", "reason=x", 403)
-	if f.looks() > 0 || len(f.broken) > 0 || len(f.inspects) > 0 {
-		t.Error("Redis was asked")
-	}
+	check.That(t, f.looks() == 0 && len(f.broken) == 0 && len(f.inspects) == 0, "Redis was asked")
 }
 
 func TestMountedBelowPath(t *testing.T) {
@@ -99,14 +93,11 @@ func TestMountedBelowPath(t *testing.T) {
 	for _, path := range []string{"/ops/locks", "/ops/locks/", "/ops/locks/style.css", "/ops/locks/lock?kind=fair&name=x"} {
 		r := must.Get(http.Get(s.URL + path))(t)
 		_ = r.Body.Close()
-		if r.StatusCode != 200 || !strings.HasPrefix(r.Request.URL.Path, "/ops/locks/") {
-			t.Errorf("%s: %d at %s", path, r.StatusCode, r.Request.URL)
-		}
+		check.That(t, r.StatusCode == 200 && strings.HasPrefix(r.Request.URL.Path, "/ops/locks/"),
+			"%s: %d at %s", path, r.StatusCode, r.Request.URL)
 	}
 	for _, m := range regexp.MustCompile(`(?:src|href|action)="([^"]*)"`).FindAllStringSubmatch(h.get("/", 200), -1) {
-		if strings.HasPrefix(m[1], "/") || strings.Contains(m[1], "://") {
-			t.Errorf("%s is not relative", m[1])
-		}
+		check.That(t, !strings.HasPrefix(m[1], "/") && !strings.Contains(m[1], "://"), "%s is not relative", m[1])
 	}
 }
 
@@ -161,9 +152,7 @@ func TestListSortsAndFilters(t *testing.T) {
 		for _, m := range regexp.MustCompile(`<bdi>([^<]*)</bdi>`).FindAllStringSubmatch(body, -1) {
 			got = append(got, m[1])
 		}
-		if strings.Join(got, " ") != want {
-			t.Errorf("%s: %q, want %s", query, got, want)
-		}
+		check.That(t, strings.Join(got, " ") == want, "%s: %q, want %s", query, got, want)
 	}
 	h.get("/", 200, "4 names", "3 held", "33 waiters", "never", "1 h 00 min", "web-1 billing", "batch</span> <span class=\"soft\">and 6 more", "another library", `aria-sort="descending"`, `<form id="search" method="get" action="./"`, "<noscript>As of this request.", `scope="col"`, `scope="row"`)
 	h.get("/?sort=name", 200, `aria-sort="ascending"`)
@@ -176,15 +165,12 @@ func TestLongListIsPaged(t *testing.T) {
 	f.names(6000)
 	h := serve(t, f, Options{})
 	body := h.get("/", 200, "5,000 names", "there are more", "1–200 of 5,000", `rel="next"`)
-	if n := strings.Count(body, "<bdi>"); n != namesPerPage {
-		t.Errorf("%d rows", n)
-	}
+	n := strings.Count(body, "<bdi>")
+	check.That(t, n == namesPerPage, "%d rows", n)
 	h.get("/?page=25", 200, "4,801–5,000 of 5,000", `rel="prev"`, "name-04999")
 	h.get("/?page=999", 200, "4,801–5,000 of 5,000")
 	h.get("/?q=name-0599", 200, "name-05990", "name-05999") // not among those that were read at first
-	if f.lists["*name-0599*"] != 1 {
-		t.Errorf("%v", f.lists)
-	}
+	check.That(t, f.lists["*name-0599*"] == 1, "%v", f.lists)
 }
 
 func TestLockPage(t *testing.T) {
@@ -201,9 +187,8 @@ func TestLockPage(t *testing.T) {
 		t.Errorf("%d rows", n)
 	}
 	for _, sign := range []string{"no heartbeat", "silent for"} {
-		if n := strings.Count(body, sign); n != 1 {
-			t.Errorf("%d waiters with %s", n, sign)
-		}
+		n := strings.Count(body, sign)
+		check.That(t, n == 1, "%d waiters with %s", n, sign)
 	}
 	h.get("/lock?kind=fair&name=orders:42&queue=10", 200, "901–1,000 of 1,000", "web-2:999 worker")
 	h.get("/lock?kind=fair&name=other", 200, "Nobody holds it, and nobody waits.")
@@ -235,9 +220,8 @@ func TestSentences(t *testing.T) {
 		"Nobody waits.":                      {Kind: "ratelimit", Limits: &admin.Limits{Limit: 5, Used: 6}},
 		"Nobody holds it, and nobody waits.": {Kind: "ratelimit", Limits: &admin.Limits{Limit: 5}},
 	} {
-		if got := sentence(i); got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
+		got := sentence(i)
+		check.That(t, got == want, "%q, want %q", got, want)
 	}
 }
 
@@ -259,14 +243,12 @@ func TestDurations(t *testing.T) {
 		0: "< 1 s", 999 * time.Millisecond: "< 1 s", 1500 * time.Millisecond: "1 s", 59 * time.Second: "59 s", 61 * time.Second: "1 min 01 s",
 		3600 * time.Second: "1 h 00 min", 25*time.Hour + time.Minute: "1 d 01 h", 400 * 24 * time.Hour: "400 d 00 h",
 	} {
-		if got := duration(d); got != want {
-			t.Errorf("%v: %s, want %s", d, got, want)
-		}
+		got := duration(d)
+		check.That(t, got == want, "%v: %s, want %s", d, got, want)
 	}
 	for n, want := range map[int]string{0: "0", 999: "999", 1000: "1,000", 1234567: "1,234,567"} {
-		if got := number(n); got != want {
-			t.Errorf("%d: %s", n, got)
-		}
+		got := number(n)
+		check.That(t, got == want, "%d: %s", n, got)
 	}
 }
 
@@ -293,9 +275,7 @@ func FuzzNames(f *testing.F) {
 		}
 		link := func(body, page string) string {
 			m := regexp.MustCompile(`(?:href|action)="(` + page + `\?[^"]*)"`).FindStringSubmatch(body)
-			if m == nil {
-				t.Fatalf("no link to %s:\n%s", page, body)
-			}
+			must.That(t, m != nil, "no link to %s:\n%s", page, body)
 			u, err := url.Parse(html.UnescapeString(m[1]))
 			if err != nil || u.Query().Get("name") != name {
 				t.Fatalf("%s leads to %q, %v", m[1], u.Query().Get("name"), err)
@@ -304,9 +284,7 @@ func FuzzNames(f *testing.F) {
 		}
 		page := get(link(get("/"), "lock"))
 		link(get(link(page, "break")), "break") // the form
-		if src.inspects[lockID{"fair", name}] == 0 || len(src.inspects) != 1 {
-			t.Errorf("%q was looked at", fmt.Sprint(src.inspects))
-		}
+		check.That(t, src.inspects[lockID{"fair", name}] != 0 && len(src.inspects) == 1, "%q was looked at", fmt.Sprint(src.inspects))
 	})
 }
 

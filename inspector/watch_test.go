@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/admin"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
 
@@ -65,13 +66,11 @@ func TestSearchesTakeTurns(t *testing.T) {
 		}
 		time.Sleep(20 * time.Second)
 		synctest.Wait()
-		if n := f.looks(); n < 19 || n > 22 || f.overlaps > 0 {
-			t.Errorf("%d looks in 20 s, %d at the same time as another", n, f.overlaps)
-		}
+		n := f.looks()
+		check.That(t, n >= 19 && n <= 22 && f.overlaps == 0, "%d looks in 20 s, %d at the same time as another", n, f.overlaps)
 		for i, b := range all {
-			if want := fmt.Sprintf("name-%04d7", i); !strings.Contains(b.text(), want) {
-				t.Errorf("search %d did not find %s", i, want)
-			}
+			want := fmt.Sprintf("name-%04d7", i)
+			check.That(t, strings.Contains(b.text(), want), "search %d did not find %s", i, want)
 			b.close()
 		}
 		for i := range 20 {
@@ -90,12 +89,9 @@ func TestSlowLooksAreFollowedByPauses(t *testing.T) {
 		b := h.open("/events?of=list", nil)
 		time.Sleep(200 * time.Second)
 		synctest.Wait()
-		if n := f.looks(); n != 10 && n != 11 {
-			t.Errorf("%d looks of 5 s in 200 s", n)
-		}
-		if !strings.Contains(b.text(), "name-00002") {
-			t.Error("the page was not updated")
-		}
+		n := f.looks()
+		check.That(t, n == 10 || n == 11, "%d looks of 5 s in 200 s", n)
+		check.That(t, strings.Contains(b.text(), "name-00002"), "the page was not updated")
 		b.close()
 	})
 }
@@ -171,9 +167,8 @@ func TestHungServer(t *testing.T) {
 			t.Helper()
 			began := time.Now()
 			do()
-			if d := time.Since(began); d > limit {
-				t.Errorf("it took %v", d)
-			}
+			d := time.Since(began)
+			check.That(t, d <= limit, "it took %v", d)
 		}
 		takes(patience, func() { h.get("/lock?kind=fair&name=x", 200, "Reading from Redis") })
 		time.Sleep(lockTimeout)
@@ -225,8 +220,7 @@ func TestHistoryIsBounded(t *testing.T) {
 		b.close()
 		w := must.Get(h.watches.lock(id))(t)
 		s, _ := w.last()
-		if n := len(s.value.history); n < 299 || n > 302 {
-			t.Errorf("%d samples", n)
-		}
+		n := len(s.value.history)
+		check.That(t, n >= 299 && n <= 302, "%d samples", n)
 	})
 }

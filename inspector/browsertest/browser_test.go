@@ -14,6 +14,7 @@ import (
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
 
@@ -102,9 +103,7 @@ func newTab(t *testing.T, width, height int64) *tab {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		for _, m := range p.console {
-			if p.allowed == "" || !strings.Contains(m, p.allowed) {
-				t.Errorf("on the console: %s", m)
-			}
+			check.That(t, p.allowed != "" && strings.Contains(m, p.allowed), "on the console: %s", m)
 		}
 	})
 	p.do(chromedp.EmulateViewport(width, height))
@@ -138,9 +137,7 @@ func (p *tab) open(url string) {
 func value[V any](p *tab, expression string) V {
 	p.Helper()
 	v, err := run(p, chromedp.Evaluate[V](expression))
-	if err != nil {
-		p.Fatalf("%s: %v", expression, err)
-	}
+	must.That(p, err == nil, "%s: %v", expression, err)
 	return v
 }
 

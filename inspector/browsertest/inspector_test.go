@@ -16,6 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/fair"
 	"github.com/lockkeeper/lockkeeper/inspector"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/redis/go-redis/v9"
@@ -119,9 +120,7 @@ func TestPageFollowsLock(t *testing.T) {
 	must.OK(t, alice.Release(t.Context()))
 	p.waitUntil("document.querySelector('#holders').closest('section').innerText.includes('bob')")
 	p.waitFor("Nobody waits.")
-	if strings.Contains(p.text(), "alice") {
-		t.Error("the former holder is still shown")
-	}
+	check.That(t, !strings.Contains(p.text(), "alice"), "the former holder is still shown")
 }
 
 func TestBreak(t *testing.T) {
@@ -145,9 +144,7 @@ func TestBreak(t *testing.T) {
 		t.Fatal("the holder was not told")
 	}
 	var broken *lockkeeper.BrokenError
-	if !errors.As(lease.Err(), &broken) || broken.By != "ann" || broken.Reason != "it hangs" {
-		t.Errorf("the holder has %v", lease.Err())
-	}
+	check.That(t, errors.As(lease.Err(), &broken) && broken.By == "ann" && broken.Reason == "it hangs", "the holder has %v", lease.Err())
 	must.Report(t, <-bob)
 	p.click("main a.button", "x")
 	p.waitUntil("document.querySelector('#holders').closest('section').innerText.includes('bob')")
@@ -182,9 +179,8 @@ func TestKeyboard(t *testing.T) {
 	if got := strings.Join(stops, ", "); !strings.HasSuffix(got, "Name, Owner, Kind, Holders, Expires in, Waiters▼, Longest wait, orders:1, orders:2") {
 		t.Errorf("Tab leads to %s", got)
 	}
-	if outline := value[string](p, "getComputedStyle(document.activeElement).outlineStyle"); outline == "none" {
-		t.Error("the focus cannot be seen")
-	}
+	outline := value[string](p, "getComputedStyle(document.activeElement).outlineStyle")
+	check.That(t, outline != "none", "the focus cannot be seen")
 	s.lock(s.keeper("bob"), "orders:0") // moves the rows
 	p.waitFor("orders:0")
 	if got := p.focused("innerText"); got != "orders:2" {
@@ -224,9 +220,7 @@ func TestOddNamesOnNarrowScreen(t *testing.T) {
 	p.waitFor(fmt.Sprintf("%d names", len(oddNames)))
 	p.fits()
 	links := value[[]string](p, "[...document.querySelectorAll('.names tbody a')].map((a) => a.href)")
-	if len(links) != len(oddNames) {
-		t.Fatalf("%d links", len(links))
-	}
+	must.That(t, len(links) == len(oddNames), "%d links", len(links))
 	for _, link := range links {
 		p.open(link)
 		p.waitFor("One waits for the holder.")
