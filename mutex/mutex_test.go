@@ -52,8 +52,7 @@ func TestExhaustedPool(t *testing.T) {
 	addrs := redistest.StartCluster(t, 3, 0).Addrs()
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, PoolSize: 4, PipelinePoolSize: pipelines})
 	t.Cleanup(func() { _ = rdb.Close() })
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
+	ctx := must.Within(t, time.Minute)
 	k := must.Get(lockkeeper.New(rdb, nil))(t)
 	defer func() { _ = k.Close() }()
 	lock := func(name string, i int) *mutex.Mutex {

@@ -29,8 +29,7 @@ func shareKey(t *testing.T, keepers int, o *mutex.Options) (ours, theirs int) {
 	synctest.Test(t, func(t *testing.T) {
 		const held = 20 * time.Millisecond
 		s := lockkeepertest.New(t)
-		ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
-		defer cancel()
+		ctx := must.Within(t, 6*time.Second)
 		var holder sync.Mutex
 		turn := func(n *int) {
 			if !holder.TryLock() {
@@ -75,13 +74,11 @@ func shareKey(t *testing.T, keepers int, o *mutex.Options) (ours, theirs int) {
 func TestYieldLetsOtherLibrariesIn(t *testing.T) {
 	for _, keepers := range []int{1, 3} {
 		ours, theirs := shareKey(t, keepers, nil)
-		if theirs > 1 {
-			t.Errorf("%d keepers: the other library had %d turns without Yield, so this test shows nothing", keepers, theirs)
-		}
+		check.That(t, theirs <= 1,
+			"%d keepers: the other library had %d turns without Yield, so this test shows nothing", keepers, theirs)
 		withYield, others := shareKey(t, keepers, &mutex.Options{Yield: 150 * time.Millisecond})
-		if others < 4 || withYield < ours/2 {
-			t.Errorf("%d keepers: %d and %d turns in 6 s with Yield, %d and %d without", keepers, withYield, others, ours, theirs)
-		}
+		check.That(t, others >= 4 && withYield >= ours/2,
+			"%d keepers: %d and %d turns in 6 s with Yield, %d and %d without", keepers, withYield, others, ours, theirs)
 	}
 }
 
@@ -137,9 +134,8 @@ func TestInvalidYieldIsRefused(t *testing.T) {
 		"Yield 1m0s":  {Yield: time.Minute},
 		"with Retain": {Yield: time.Second, Retain: true},
 	} {
-		if _, err := mutex.New(k, "x", &o); !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), says) {
-			t.Errorf("%v instead of %s", err, says)
-		}
+		_, err := mutex.New(k, "x", &o)
+		check.That(t, errors.Is(err, lockkeeper.ErrInvalid) && strings.Contains(err.Error(), says), "%v instead of %s", err, says)
 	}
 }
 
@@ -218,8 +214,7 @@ func TestReplicaAckMajorityIsPerPrimary(t *testing.T) {
 	defer func() { _ = rdb.Close() }()
 	k := must.Get(lockkeeper.New(rdb, &lockkeeper.Options{ReplicaAck: lockkeeper.ReplicaAck{Majority: true}}))(t)
 	defer func() { _ = k.Close() }()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
+	ctx := must.Within(t, 20*time.Second)
 	onPrimary := func(primary int) (name string) {
 		for i := 0; ; i++ {
 			name = fmt.Sprint("n", i)

@@ -31,9 +31,8 @@ func TestNotesOfConversions(t *testing.T) {
 		want := func(note string, retained bool) {
 			t.Helper()
 			holders := must.Get(l.Holders(ctx))(t)
-			if len(holders) != 1 || holders[0].Note != note || holders[0].Retained != retained {
-				t.Errorf("%+v, want one with the note %q, retained %v", holders, note, retained)
-			}
+			check.That(t, len(holders) == 1 && holders[0].Note == note && holders[0].Retained == retained,
+				"%+v, want one with the note %q, retained %v", holders, note, retained)
 		}
 		read := must.Get(l.RLock(lockkeeper.WithNote(ctx, "report")))(t)
 		want("report", false)
@@ -76,9 +75,7 @@ func TestHooksOfConversions(t *testing.T) {
 			"third starts read", "third done read", "second released write",
 			"third released read",
 		}
-		if !slices.Equal(got, want) {
-			t.Errorf("events:\n%q\nwant\n%q", got, want)
-		}
+		check.That(t, slices.Equal(got, want), "events:\n%q\nwant\n%q", got, want)
 	})
 }
 
@@ -124,9 +121,7 @@ func (x inDoubt) test(t *testing.T) {
 	brief, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
 	defer cancel()
 	next, err := convert(brief, lease)
-	if (err != nil) != (x.upgrade && x.late > time.Second) {
-		t.Errorf("the conversion has returned %v", err)
-	}
+	check.That(t, (err != nil) == (x.upgrade && x.late > time.Second), "the conversion has returned %v", err)
 	s.Restore()
 	time.Sleep(4 * x.late)
 	if err == nil {
@@ -195,9 +190,8 @@ func (c *calls) check(t *testing.T) (failed int) {
 			want = 0
 			failed++
 		}
-		if call.started != 1 || call.ended != want {
-			t.Errorf("call %d, with the error %v, has started %d times, and its lease has ended %d times", n, call.Err, call.started, call.ended)
-		}
+		check.That(t, call.started == 1 && call.ended == want,
+			"call %d, with the error %v, has started %d times, and its lease has ended %d times", n, call.Err, call.started, call.ended)
 	}
 	return failed
 }
@@ -243,9 +237,8 @@ func TestHooksOfDetachedLease(t *testing.T) {
 		s.LoseLease(t, "x")
 		time.Sleep(time.Minute)
 		check.Is(t, second.Release(ctx), lockkeeper.ErrLost, "the error")
-		if n := c.check(t); n != 2 {
-			t.Errorf("%d calls have failed, want 2", n)
-		}
+		n := c.check(t)
+		check.That(t, n == 2, "%d calls have failed, want 2", n)
 	})
 }
 
@@ -262,9 +255,8 @@ func TestHooksOfConversionThatResolvesDuringClose(t *testing.T) {
 		s.SlowAnswers(1200 * time.Millisecond)
 		brief, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
 		defer cancel()
-		if _, err := l.Upgrade(brief, read); err == nil {
-			t.Error("the upgrade was answered")
-		}
+		_, err := l.Upgrade(brief, read)
+		check.That(t, err != nil, "the upgrade was answered")
 		time.Sleep(2500 * time.Millisecond)
 		o := onClose(func() { time.Sleep(1500 * time.Millisecond) }) // the answer comes meanwhile
 		access.KeeperOf(k).OnClose(&o)
@@ -331,16 +323,13 @@ func TestUnacknowledgedConversionLosesLease(t *testing.T) {
 		acquire func(context.Context) (*lockkeeper.Lease, error)
 		convert func(context.Context, *lockkeeper.Lease) (*lockkeeper.Lease, error)
 	}{"downgrade": {l.Lock, l.Downgrade}, "upgrade": {l.RLock, l.Upgrade}} {
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		defer cancel()
+		ctx := must.Within(t, 10*time.Second)
 		replicas.Store(1)
 		old := must.Get(x.acquire(ctx))(t)
 		replicas.Store(0)
 		_, err := x.convert(ctx, old)
 		var not *lockkeeper.NotAcknowledgedError
-		if !errors.As(err, &not) || !errors.Is(old.Err(), lockkeeper.ErrLost) {
-			t.Errorf("%s: %v; the old lease: %v", how, err, old.Err())
-		}
+		check.That(t, errors.As(err, &not) && errors.Is(old.Err(), lockkeeper.ErrLost), "%s: %v; the old lease: %v", how, err, old.Err())
 		must.OK(t, must.Get(other.Lock(ctx))(t).Release(ctx))
 	}
 }
@@ -362,9 +351,8 @@ func TestConversionAwaitsReplicaAckAfterCancel(t *testing.T) {
 		defer cancel()
 		ends.Store(&cancel)
 		lease = must.Get(convert(ctx, lease))(t)
-		if err := lease.Err(); err != nil || ctx.Err() == nil {
-			t.Fatalf("the lease: %v, the context: %v", err, ctx.Err())
-		}
+		err := lease.Err()
+		must.That(t, err == nil && ctx.Err() != nil, "the lease: %v, the context: %v", err, ctx.Err())
 	}
 	must.Report(t, lease.Release(t.Context()))
 }

@@ -49,9 +49,7 @@ func TestNothingIsGrantedInsideWithoutSubscription(t *testing.T) {
 		inside := p.Retained()
 		p.Net.Down()
 		synctest.Wait()
-		if p.LocalNow() {
-			t.Error("granted inside without a subscription")
-		}
+		check.That(t, !p.LocalNow(), "granted inside without a subscription")
 		p.Net.Restore()
 		p.Net.Break("evalsha", 1000, faultnet.LoseRequest)
 		for subscribed := 0; subscribed == 0; { // the new subscription is acknowledged
@@ -61,17 +59,11 @@ func TestNothingIsGrantedInsideWithoutSubscription(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		if p.LocalNow() {
-			t.Error("granted inside before the server has said that the lease was not recalled meanwhile")
-		}
+		check.That(t, !p.LocalNow(), "granted inside before the server has said that the lease was not recalled meanwhile")
 		p.Net.Restore()
 		time.Sleep(2 * time.Second)
-		if inside.Err() != nil {
-			t.Error("the lease is lost with the subscription")
-		}
-		if !p.Local() {
-			t.Error("not granted inside with a new subscription")
-		}
+		check.That(t, inside.Err() == nil, "the lease is lost with the subscription")
+		check.That(t, p.Local(), "not granted inside with a new subscription")
 		p.Leave(inside)
 	})
 }
@@ -80,30 +72,22 @@ func TestUpgradeOfRetainedRead(t *testing.T) {
 	retains(t, func(_ *embedded.Server, p, other *retainer) {
 		p.Leave(must.Get(p.TryRLock(ctx))(t)) // nothing is retained yet
 		inside, inside2 := p.Retained(), must.Get(p.TryRLock(ctx))(t)
-		if inside.Token() != inside2.Token() {
-			t.Errorf("two reads have the leases %s and %s", inside.Token(), inside2.Token())
-		}
+		check.That(t, inside.Token() == inside2.Token(), "two reads have the leases %s and %s", inside.Token(), inside2.Token())
 		check.Is(t, check.ErrorOf(p.Downgrade(ctx, inside)), lockkeeper.ErrInvalid, "the error")
 		check.Is(t, check.ErrorOf(other.Upgrade(ctx, inside)), lockkeeper.ErrInvalid, "the error")
 		work := inside.Context(ctx)
 		upgraded := make(chan *lockkeeper.Lease, 1)
 		go func() {
 			l, err := p.Upgrade(ctx, inside)
-			if err != nil {
-				t.Error(err)
-			}
+			must.Report(t, err)
 			upgraded <- l
 		}()
-		if retaining.IsGranted(upgraded) {
-			t.Fatal("upgraded with another reader inside")
-		}
+		must.That(t, !retaining.IsGranted(upgraded), "upgraded with another reader inside")
 		if _, err := p.Upgrade(ctx, inside2); !errors.Is(err, rwlock.ErrUpgradeConflict) || inside2.Err() != nil {
 			t.Errorf("a second upgrade: %v, %v", err, inside2.Err())
 		}
 		p.Leave(inside2)
-		if !retaining.IsGranted(upgraded) {
-			t.Fatal("not upgraded although nobody else is inside")
-		}
+		must.That(t, retaining.IsGranted(upgraded), "not upgraded although nobody else is inside")
 		w := <-upgraded
 		if !errors.Is(inside.Err(), lockkeeper.ErrReleased) || !errors.Is(context.Cause(work), lockkeeper.ErrReleased) || w.Fence() <= inside.Fence() {
 			t.Errorf("%v, %v, fence %d after %d", inside.Err(), context.Cause(work), w.Fence(), inside.Fence())
@@ -125,13 +109,10 @@ func TestUpgradeOfRetainedReadGivesUp(t *testing.T) {
 			brief, cancel := context.WithTimeout(ctx, time.Second)
 			_, err := p.Upgrade(brief, inside)
 			cancel()
-			if !errors.Is(err, lockkeeper.ErrNotAcquired) || !errors.Is(err, context.DeadlineExceeded) || inside.Err() != nil {
-				t.Errorf("%v, %v", err, inside.Err())
-			}
+			check.That(t, errors.Is(err, lockkeeper.ErrNotAcquired) && errors.Is(err, context.DeadlineExceeded) && inside.Err() == nil,
+				"%v, %v", err, inside.Err())
 			time.Sleep(time.Minute) // it is held as before
-			if inside.Err() != nil {
-				t.Error(inside.Err())
-			}
+			must.Report(t, inside.Err())
 			other.Must(inside2.Release(ctx))
 			p.Leave(must.Get(p.Upgrade(ctx, inside))(t))
 			time.Sleep(time.Minute)
@@ -144,13 +125,10 @@ func TestExtendOfRetainedRead(t *testing.T) {
 		inside, inside2 := p.Retained(), p.Enter()
 		p.Must(inside.Extend(ctx, time.Minute))
 		for _, l := range []*lockkeeper.Lease{inside, inside2} {
-			if left := time.Until(l.Deadline()); left < 59*time.Second {
-				t.Errorf("it lasts for %v", left)
-			}
+			left := time.Until(l.Deadline())
+			check.That(t, left >= 59*time.Second, "it lasts for %v", left)
 		}
-		if p.Local() {
-			t.Error("a lease that was extended is retained")
-		}
+		check.That(t, !p.Local(), "a lease that was extended is retained")
 		if err := inside.Extend(ctx, time.Second); !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), "ttl 1s") {
 			t.Errorf("Extend to less, of a lease that another reader shares: %v", err)
 		}
@@ -215,7 +193,5 @@ func TestRetainCostsContinuousWriterATenth(t *testing.T) {
 			}
 		})
 	}
-	if writes[true] < writes[false]*9/10 {
-		t.Errorf("%d writes with Retain, %d without", writes[true], writes[false])
-	}
+	check.That(t, writes[true] >= writes[false]*9/10, "%d writes with Retain, %d without", writes[true], writes[false])
 }

@@ -69,9 +69,7 @@ func (p *retainer) fill(leases int) {
 // refuses checks that a try to acquire a permit is refused.
 func (p *retainer) refuses(what string) {
 	p.t.Helper()
-	if _, err := p.TryAcquire(context.Background()); !errors.Is(err, lockkeeper.ErrNotAcquired) {
-		p.t.Errorf("%s: %v", what, err)
-	}
+	check.Is(p.t, check.ErrorOf(p.TryAcquire(context.Background())), lockkeeper.ErrNotAcquired, "%s", what)
 }
 
 // waits acquires n permits in the background.
@@ -100,9 +98,7 @@ func TestRetainedPermitsAreServedInOrder(t *testing.T) {
 		if n := p.Scripts(func() {
 			p.Leave(second)
 			synctest.Wait()
-			if len(a) != 1 || len(b)+len(c) != 0 {
-				s.Errorf("after one was released: %d, %d, %d", len(a), len(b), len(c))
-			}
+			check.That(s, len(a) == 1 && len(b)+len(c) == 0, "after one was released: %d, %d, %d", len(a), len(b), len(c))
 			p.refuses("a try while others wait")
 			why := errors.New("enough")
 			cancel(why)
@@ -127,14 +123,10 @@ func TestRetainedPermitsOfOtherSizes(t *testing.T) {
 		several, _ := p.waits(context.Background(), 4)
 		single, _ := p.waits(context.Background(), 1)
 		time.Sleep(time.Second)
-		if len(several)+len(single) != 0 {
-			s.Fatal("granted beside three of four")
-		}
+		must.That(s, len(several)+len(single) == 0, "granted beside three of four")
 		p.Leave(busy)
 		synctest.Wait()
-		if len(several) != 1 || len(single) != 0 {
-			s.Fatalf("of four permits, and then one: %d, %d", len(several), len(single))
-		}
+		must.That(s, len(several) == 1 && len(single) == 0, "of four permits, and then one: %d, %d", len(several), len(single))
 		p.Leave(<-several)
 		p.Leave(<-single)
 		p.Leave(p.hold(4))
@@ -158,29 +150,22 @@ func TestRetainedPermitsAreRecalled(t *testing.T) {
 		p.fill(3)
 		inside := p.hold(1)
 		granted, _ := other.waits(context.Background(), 2) // the two that nobody uses
-		if len(granted) != 1 {
-			s.Fatal("another process waits for permits that nobody uses")
-		}
+		must.That(s, len(granted) == 1, "another process waits for permits that nobody uses")
 		two := <-granted
 		third, _ := other.waits(context.Background(), 1)
 		local, _ := p.waits(context.Background(), 1) // behind it
-		if len(third)+len(local) != 0 {
-			s.Fatal("more than three permits")
-		}
+		must.That(s, len(third)+len(local) == 0, "more than three permits")
 		p.Leave(inside)
 		synctest.Wait()
-		if len(third) != 1 || len(local) != 0 {
-			s.Fatalf("after the permit inside was released: %d in the other process, %d in this one", len(third), len(local))
-		}
+		must.That(s, len(third) == 1 && len(local) == 0,
+			"after the permit inside was released: %d in the other process, %d in this one", len(third), len(local))
 		other.Leave(two)
 		synctest.Wait()
 		p.Leave(<-local)
 		other.Leave(<-third)
 		time.Sleep(time.Minute)
 		p.fill(3)
-		if !p.Local() {
-			s.Error("permits are not retained again")
-		}
+		check.That(s, p.Local(), "permits are not retained again")
 	})
 }
 
@@ -210,17 +195,14 @@ func TestRetainedPermitsLimitsThatDiffer(t *testing.T) {
 		p.fill(3)
 		must.OK(s, other.SetLimit(s.Context(), 5))
 		a := []*lockkeeper.Lease{p.hold(1), p.hold(1), p.hold(1)}
-		if n := p.Scripts(func() { p.refuses("beyond its own limit") }); n != 0 {
-			s.Errorf("%d calls of the server for it", n)
-		}
+		n := p.Scripts(func() { p.refuses("beyond its own limit") })
+		check.That(s, n == 0, "%d calls of the server for it", n)
 		for _, l := range a[1:] {
 			p.Leave(l)
 		}
 		other.Semaphore = must.Get(semaphore.New(other.Keeper, "x", 1, nil))(s)
 		granted, _ := other.waits(context.Background(), 1)
-		if len(granted) != 0 {
-			s.Fatal("granted beside one of one")
-		}
+		must.That(s, len(granted) == 0, "granted beside one of one")
 		p.Leave(a[0])
 		other.Leave(<-granted)
 	})
@@ -241,9 +223,7 @@ func TestTryAfterOwnRelease(t *testing.T) {
 		defer cancel()
 		for range 300 {
 			h, err := x.TryAcquire(ctx)
-			if err != nil {
-				t.Fatalf("of a semaphore that nobody else uses: %v", err)
-			}
+			must.That(t, err == nil, "of a semaphore that nobody else uses: %v", err)
 			must.OK(t, h.Release(ctx))
 		}
 	})

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/conformance"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
@@ -60,9 +61,7 @@ func TestInvalidOptionsRejected(t *testing.T) {
 	long := &semaphore.Options{TTL: 9 * time.Second}
 	must.Get(semaphore.New(k, "x", 1_000_000_000, nil))(t)
 	must.Get(semaphore.New(slow, "x", 1, long))(t)
-	if *long != (semaphore.Options{TTL: 9 * time.Second}) {
-		t.Errorf("New has changed its options to %+v", long)
-	}
+	check.That(t, *long == (semaphore.Options{TTL: 9 * time.Second}), "New has changed its options to %+v", long)
 	for _, x := range []struct {
 		keeper *lockkeeper.Keeper
 		limit  int
@@ -77,8 +76,7 @@ func TestInvalidOptionsRejected(t *testing.T) {
 		{nil, 1, 0, "keeper is nil"},
 	} {
 		s, err := semaphore.New(x.keeper, "x", x.limit, &semaphore.Options{TTL: x.ttl})
-		if s != nil || !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), x.names) {
-			t.Errorf("New(%d) with TTL %v: %v, want an ErrInvalid that names %q", x.limit, x.ttl, err, x.names)
-		}
+		check.That(t, s == nil && errors.Is(err, lockkeeper.ErrInvalid) && strings.Contains(err.Error(), x.names),
+			"New(%d) with TTL %v: %v, want an ErrInvalid that names %q", x.limit, x.ttl, err, x.names)
 	}
 }
