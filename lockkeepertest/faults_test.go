@@ -12,6 +12,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/fair"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/mutex"
@@ -34,9 +35,8 @@ func within(t *testing.T, start time.Time, least, most time.Duration) {
 	if strings.HasSuffix(t.Name(), "/embedded") || strings.HasSuffix(t.Name(), "/real") {
 		most += 5 * time.Second
 	}
-	if d := time.Since(start); d < least || d > most {
-		t.Errorf("it took %v, not %v to %v", d, least, most)
-	}
+	d := time.Since(start)
+	check.That(t, d >= least && d <= most, "it took %v, not %v to %v", d, least, most)
 }
 
 func requireLost(t *testing.T, lease *lockkeeper.Lease) {
@@ -46,9 +46,8 @@ func requireLost(t *testing.T, lease *lockkeeper.Lease) {
 	case <-time.After(time.Minute):
 		t.Fatal("the lease was not lost")
 	}
-	if err := lease.Err(); !errors.Is(err, lockkeeper.ErrLost) {
-		t.Errorf("the lease ended with %v", err)
-	}
+	err := lease.Err()
+	check.That(t, errors.Is(err, lockkeeper.ErrLost), "the lease ended with %v", err)
 }
 
 // waitFor starts a Lock and returns a channel for its lease, after the server has the waiter.
@@ -87,17 +86,13 @@ func TestStealLock(t *testing.T) {
 		lease := lock(t, newFair())
 		waiting := []chan *lockkeeper.Lease{waitFor(t, s, newFair(), "x", 1), waitFor(t, s, newFair(), "x", 2)}
 		thief := s.StealLock(t, "x")
-		if thief.Fence() <= lease.Fence() {
-			t.Errorf("fence %d after %d", thief.Fence(), lease.Fence())
-		}
+		check.That(t, thief.Fence() > lease.Fence(), "fence %d after %d", thief.Fence(), lease.Fence())
 		requireLost(t, lease)
 		s.RequireWaiting(t, "x", 2)
 		release(t, thief)
 		for _, ch := range waiting { // in this order
 			next := <-ch
-			if next.Fence() <= thief.Fence() {
-				t.Errorf("fence %d after %d", next.Fence(), thief.Fence())
-			}
+			check.That(t, next.Fence() > thief.Fence(), "fence %d after %d", next.Fence(), thief.Fence())
 			release(t, next)
 		}
 	})
@@ -112,9 +107,7 @@ func TestStealLockFromReaders(t *testing.T) {
 		thief := s.Kind(rwlock.Kind).StealLock(t, "x")
 		s.Kind(rwlock.Kind).RequireHeld(t, "x")
 		for _, reader := range readers {
-			if thief.Fence() <= reader.Fence() {
-				t.Errorf("fence %d after %d", thief.Fence(), reader.Fence())
-			}
+			check.That(t, thief.Fence() > reader.Fence(), "fence %d after %d", thief.Fence(), reader.Fence())
 			requireLost(t, reader)
 		}
 		release(t, thief)
@@ -130,9 +123,8 @@ func TestCrashHolder(t *testing.T) {
 		s.CrashHolder(t, "x")
 		next := <-waiting
 		within(t, start, 0, ttl.TTL)
-		if early := time.Until(lease.Deadline()); early > 0 {
-			t.Errorf("granted %v before the crashed holder's deadline", early)
-		}
+		early := time.Until(lease.Deadline())
+		check.That(t, early <= 0, "granted %v before the crashed holder's deadline", early)
 		requireLost(t, lease)
 		release(t, next)
 	})
@@ -164,9 +156,8 @@ func TestFreezeHolder(t *testing.T) {
 		s.Restore()
 		for frozen := time.Since(start); r.Require(t, "Renewed", "x").Duration < frozen; {
 		}
-		if err := lease.Err(); err != nil {
-			t.Errorf("a short freeze: %v", err)
-		}
+		err := lease.Err()
+		check.That(t, err == nil, "a short freeze: %v", err)
 		s.FreezeHolder(t, "x")
 		requireLost(t, lease)
 		s.RequireFree(t, "x")
@@ -199,14 +190,12 @@ func TestUnreachable(t *testing.T) {
 		lease := lock(t, newMutex(t, k, "x", ttl))
 		m := newMutex(t, k, "y", nil)
 		s.Unreachable()
-		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-		defer cancel()
+		ctx := must.Within(t, 300*time.Millisecond)
 		if _, err := m.Lock(ctx); !errors.Is(err, lockkeeper.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("Lock: %v", err)
 		}
-		if _, err := newMutex(t, s.Keeper(t, nil), "y", nil).TryLock(t.Context()); !errors.Is(err, lockkeeper.ErrUnavailable) {
-			t.Errorf("TryLock by a new client: %v", err)
-		}
+		check.Is(t, check.ErrorOf(newMutex(t, s.Keeper(t, nil), "y", nil).TryLock(t.Context())), lockkeeper.ErrUnavailable,
+			"TryLock by a new client")
 		requireLost(t, lease)
 		if err := lease.Err(); !errors.Is(err, lockkeeper.ErrUnavailable) {
 			t.Errorf("the lease ended with %v", err)
@@ -291,9 +280,7 @@ func TestFlush(t *testing.T) {
 		s.Flush(t)
 		requireLost(t, lease)
 		next := <-waiting
-		if next.Fence() <= lease.Fence() {
-			t.Errorf("fence %d after %d", next.Fence(), lease.Fence())
-		}
+		check.That(t, next.Fence() > lease.Fence(), "fence %d after %d", next.Fence(), lease.Fence())
 		release(t, next)
 	})
 }
@@ -319,17 +306,13 @@ func TestFailover(t *testing.T) {
 		})
 		s.RequireHeld(t, "released")
 		requireLost(t, lost)
-		if text := rdb.Get(t.Context(), "text").Val(); text != "old" {
-			t.Errorf("the text is %q", text)
-		}
-		if n := rdb.Exists(t.Context(), "list", "set", "hash").Val(); n != 3 {
-			t.Errorf("%d keys are back", n)
-		}
+		text := rdb.Get(t.Context(), "text").Val()
+		check.That(t, text == "old", "the text is %q", text)
+		n := rdb.Exists(t.Context(), "list", "set", "hash").Val()
+		check.That(t, n == 3, "%d keys are back", n)
 		s.RequireFree(t, "released") // when its ttl has passed
 		time.Sleep(ttl.TTL)
-		if kept.Err() != nil || permit.Err() != nil {
-			t.Errorf("a lease granted before was lost: %v, %v", kept.Err(), permit.Err())
-		}
+		check.That(t, kept.Err() == nil && permit.Err() == nil, "a lease granted before was lost: %v, %v", kept.Err(), permit.Err())
 		must.OK(t, permit.Extend(t.Context(), time.Minute))
 		release(t, kept)
 		release(t, permit)
@@ -365,9 +348,7 @@ func TestFailuresSayWhatServerHas(t *testing.T) {
 				continue
 			}
 			for _, want := range x.want {
-				if !strings.Contains(got[0], want) {
-					t.Errorf("%s: %q does not have %q", what, got[0], want)
-				}
+				check.That(t, strings.Contains(got[0], want), "%s: %q does not have %q", what, got[0], want)
 			}
 		}
 		for _, l := range append(both, lease) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 )
 
@@ -23,20 +24,17 @@ func TestRecorder(t *testing.T) {
 		}
 		release(t, lock(t, newMutex(t, k, "y", ttl)))
 		first, second, third := r.Require(t, "Released", "x"), r.Require(t, "Released", "x"), r.Require(t, "Released", "y")
-		if first.Fence >= second.Fence || third.Name != "y" || first.Kind != "mutex" {
-			t.Errorf("released: %+v, %+v, %+v", first, second, third)
-		}
-		if any := r.Require(t, "Released", ""); any.Fence != first.Fence {
-			t.Errorf("the first of any name: %+v", any)
-		}
+		check.That(t, first.Fence < second.Fence && third.Name == "y" && first.Kind == "mutex",
+			"released: %+v, %+v, %+v", first, second, third)
+		any := r.Require(t, "Released", "")
+		check.That(t, any.Fence == first.Fence, "the first of any name: %+v", any)
 		lease := lock(t, m)
 		go func() {
 			time.Sleep(10 * time.Millisecond)
 			s.LoseLease(t, "x")
 		}()
-		if lost := r.Require(t, "Lost", "x"); !errors.Is(lost.Err, lockkeeper.ErrLost) {
-			t.Errorf("lost: %+v", lost)
-		}
+		lost := r.Require(t, "Lost", "x")
+		check.That(t, errors.Is(lost.Err, lockkeeper.ErrLost), "lost: %+v", lost)
 		_ = lease.Release(t.Context()) // until here it is reachable, and so not reported as leaked
 		var hooks []string
 		for _, e := range r.Events() {
@@ -45,9 +43,7 @@ func TestRecorder(t *testing.T) {
 			}
 		}
 		want := []string{"AcquireStart", "AcquireDone", "Released", "AcquireStart", "AcquireDone", "Released", "AcquireStart", "AcquireDone", "Lost"}
-		if !slices.Equal(hooks, want) {
-			t.Errorf("recorded %q", hooks)
-		}
+		check.That(t, slices.Equal(hooks, want), "recorded %q", hooks)
 	})
 }
 
@@ -67,9 +63,8 @@ func TestRecorderFailures(t *testing.T) {
 		var r lockkeepertest.Recorder
 		release(t, lock(t, newMutex(t, s.Keeper(t, &lockkeeper.Options{Hooks: r.Hooks()}), "x", nil)))
 		for hook, want := range map[string]string{"Lost": `no Lost of "x" within 1m0s. Recorded were: AcquireStart mutex "x", AcquireDone mutex "x", Released mutex "x"`, "Last": `no hook "Last"`} {
-			if got := failuresOf(t, func(t testing.TB) { r.Require(t, hook, "x") }); len(got) != 1 || !strings.Contains(got[0], want) {
-				t.Errorf("%s: %q", hook, got)
-			}
+			got := failuresOf(t, func(t testing.TB) { r.Require(t, hook, "x") })
+			check.That(t, len(got) == 1 && strings.Contains(got[0], want), "%s: %q", hook, got)
 		}
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
@@ -28,23 +29,20 @@ func TestDatabasesOfRealServer(t *testing.T) {
 		t.Run("servers", func(t *testing.T) {
 			a, b := lockkeepertest.New(t), lockkeepertest.New(t)
 			for s, want := range map[*lockkeepertest.Server]string{a: "/1", b: "/3"} {
-				if url := s.URL(t); !strings.HasSuffix(url, want) {
-					t.Errorf("the URL %s does not end in %s", url, want)
-				}
+				url := s.URL(t)
+				check.That(t, strings.HasSuffix(url, want), "the URL %s does not end in %s", url, want)
 			}
 			lease := lock(t, newMutex(t, a.Keeper(t, nil), "x", ttl))
 			b.RequireFree(t, "x")
 			a.RequireHeld(t, "x")
 			a.Flush(t)
-			if got := failuresOf(t, func(t testing.TB) { lockkeepertest.New(t) }); len(got) != 1 || !strings.Contains(got[0], "no empty database") {
-				t.Errorf("a third server: %q", got)
-			}
+			got := failuresOf(t, func(t testing.TB) { lockkeepertest.New(t) })
+			check.That(t, len(got) == 1 && strings.Contains(got[0], "no empty database"), "a third server: %q", got)
 			requireLost(t, lease)
 		})
 	}
-	if keys, err := real.Client().Do(t.Context(), "info", "keyspace").Text(); err != nil || strings.Count(keys, "db") != 1 || !strings.Contains(keys, "db2:keys=1,") {
-		t.Errorf("left behind: %s, %v", keys, err)
-	}
+	keys, err := real.Client().Do(t.Context(), "info", "keyspace").Text()
+	check.That(t, err == nil && strings.Count(keys, "db") == 1 && strings.Contains(keys, "db2:keys=1,"), "left behind: %s, %v", keys, err)
 }
 
 // TestRedlock: to each of its servers it is a mutex.
@@ -73,11 +71,9 @@ func TestOutageEndsAtOnce(t *testing.T) {
 		s := lockkeepertest.New(t)
 		lease := lock(t, newMutex(t, s.Keeper(t, nil), "x", nil))
 		s.Unreachable()
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-		defer cancel()
-		if err := lease.Release(ctx); err == nil {
-			t.Error("the release was answered")
-		}
+		ctx := must.Within(t, 10*time.Millisecond)
+		err := lease.Release(ctx)
+		check.That(t, err != nil, "the release was answered")
 		s.Restore()
 		start := time.Now()
 		s.RequireFree(t, "x")
@@ -92,19 +88,13 @@ func TestLocksDoNotImportTestCode(t *testing.T) {
 		module+"/ratelimit", module+"/redlock", module+"/once").Output()
 	must.OK(t, err)
 	list := string(out)
-	if !strings.Contains(list, module+"/internal/keeper\n") {
-		t.Fatalf("not a list of imports: %s", list)
-	}
+	must.That(t, strings.Contains(list, module+"/internal/keeper\n"), "not a list of imports: %s", list)
 	for name := range strings.Lines(list) {
 		name = strings.TrimSpace(name)
 		for _, test := range []string{module + "/lockkeepertest", module + "/internal/testing", "github.com/alicebob/", "github.com/yuin/", "go.uber.org/goleak", "pgregory.net/", "github.com/anishathalye/", "github.com/spf13/"} {
-			if strings.HasPrefix(name, test) {
-				t.Errorf("the locks import %s", name)
-			}
+			check.That(t, !strings.HasPrefix(name, test), "the locks import %s", name)
 		}
-		if name == "testing" {
-			t.Error("the locks import testing")
-		}
+		check.That(t, name != "testing", "the locks import testing")
 	}
 }
 
@@ -144,13 +134,9 @@ func TestServerFromOutsideOfTheBubble(t *testing.T) {
 					<-ended
 				})
 			})
-			if len(got) == 0 {
-				t.Fatal("the test has not failed")
-			}
+			must.That(t, len(got) != 0, "the test has not failed")
 			for _, text := range got {
-				if !strings.HasSuffix(text, "call it in the function of synctest.Test") {
-					t.Errorf("%q", text)
-				}
+				check.That(t, strings.HasSuffix(text, "call it in the function of synctest.Test"), "%q", text)
 			}
 		})
 	}
