@@ -200,9 +200,7 @@ func executed(b *testing.B, n int, open func(v *counted) func() error) float64 {
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:" + port, DialerRetries: 1})
 	defer func() { _ = rdb.Close() }()
 	for deadline := time.Now().Add(30 * time.Second); rdb.Ping(ctx).Err() != nil; time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			b.Fatal("the server does not answer")
-		}
+		must.That(b, !time.Now().After(deadline), "the server does not answer")
 	}
 	op := open(&counted{b, target{redis: "redis://127.0.0.1:" + port}})
 	for range n {
@@ -212,8 +210,6 @@ func executed(b *testing.B, n int, open func(v *counted) func() error) float64 {
 	_ = cmd.Wait()
 	ended = true
 	m := executedCount.FindStringSubmatch(out.String())
-	if m == nil {
-		b.Fatalf("no count in the output of callgrind:\n%s", out.String())
-	}
+	must.That(b, m != nil, "no count in the output of callgrind:\n%s", out.String())
 	return must.Get(strconv.ParseFloat(strings.ReplaceAll(m[1], ",", ""), 64))(b)
 }

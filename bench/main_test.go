@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 )
@@ -30,9 +31,8 @@ func TestArgumentsAreRefused(t *testing.T) {
 		{"needs a whole run", []string{"-page", "x.md", "-only", "limit"}},
 	} {
 		var errs strings.Builder
-		if code := run(x.args, &errs, &errs); code != 2 || !strings.Contains(errs.String(), x.says) {
-			t.Errorf("%q: %d, %s", x.args, code, errs.String())
-		}
+		code := run(x.args, &errs, &errs)
+		check.That(t, code == 2 && strings.Contains(errs.String(), x.says), "%q: %d, %s", x.args, code, errs.String())
 	}
 }
 
@@ -41,9 +41,8 @@ func measure(t *testing.T, only string, args ...string) (figures map[string]resu
 	t.Helper()
 	redistest.RequireBinary(t)
 	var out, errs strings.Builder
-	if code := run(append(args, "-quick", "-json", "-only", only), &out, &errs); code != 0 {
-		t.Fatalf("the code is %d: %s%s", code, errs.String(), out.String())
-	}
+	code := run(append(args, "-quick", "-json", "-only", only), &out, &errs)
+	must.That(t, code == 0, "the code is %d: %s%s", code, errs.String(), out.String())
 	var got struct {
 		Cases   []result
 		Machine machine
@@ -69,13 +68,10 @@ func TestRunMeasuresEveryLibraryAndDrawsCharts(t *testing.T) {
 	}
 	svg := must.Get(os.ReadFile(filepath.Join(dir, "uncontended.svg")))(t)
 	for _, want := range []string{"<svg", "rueidislock", "64 goroutines"} {
-		if !strings.Contains(string(svg), want) {
-			t.Errorf("the chart lacks %q", want)
-		}
+		check.That(t, strings.Contains(string(svg), want), "the chart lacks %q", want)
 	}
-	if _, err := os.Stat(filepath.Join(dir, "handoff.svg")); !os.IsNotExist(err) {
-		t.Errorf("a chart of what was not measured: %v", err)
-	}
+	_, err := os.Stat(filepath.Join(dir, "handoff.svg"))
+	check.That(t, os.IsNotExist(err), "a chart of what was not measured: %v", err)
 }
 
 func TestKeysOfARunAreDeletedAfterEachTurn(t *testing.T) {
@@ -85,16 +81,13 @@ func TestKeysOfARunAreDeletedAfterEachTurn(t *testing.T) {
 	must.OK(t, b.rdb.Set(ctx, "another's", "", 0).Err())
 	b.turn("case", "library", func(s *stage) { s.must(once(libraries[0].open(s, b.at, ttl).lock(b.name()))) })
 	keys, err := b.rdb.Keys(ctx, "*").Result()
-	if err != nil || len(keys) != 1 {
-		t.Errorf("the keys %q, %v are there; want only another's", keys, err)
-	}
+	check.That(t, err == nil && len(keys) == 1, "the keys %q, %v are there; want only another's", keys, err)
 	if b.failed {
 		t.Error(b.results.notes)
 	}
 	b.turn("case", "library", func(s *stage) { s.Fatal("broken") })
-	if !b.failed || len(b.results.notes) != 1 || !strings.HasSuffix(b.results.notes[0], "broken") {
-		t.Errorf("after a turn that failed: %v, %q", b.failed, b.results.notes)
-	}
+	check.That(t, b.failed && len(b.results.notes) == 1 && strings.HasSuffix(b.results.notes[0], "broken"),
+		"after a turn that failed: %v, %q", b.failed, b.results.notes)
 }
 
 func TestChildHoldsUntilItIsKilled(t *testing.T) {
@@ -112,9 +105,8 @@ func TestChildHoldsUntilItIsKilled(t *testing.T) {
 				arrived := b.waiters(s, l, names)
 				look := l.open(s, b.at, ttl)
 				for _, name := range names {
-					if left, err := look.left(ctx, name); err != nil || left > time.Second {
-						t.Errorf("the lease lasts for %v more, %v; want at most a second", left, err)
-					}
+					left, err := look.left(ctx, name)
+					check.That(t, err == nil && left <= time.Second, "the lease lasts for %v more, %v; want at most a second", left, err)
 				}
 				select {
 				case a := <-arrived:
@@ -136,16 +128,11 @@ func TestChildHoldsUntilItIsKilled(t *testing.T) {
 func TestRetainedIsMeasuredAgainstTheSameWithout(t *testing.T) {
 	figures, _ := measure(t, "retained")
 	for _, side := range retainSides("mutex") {
-		if figures["retained/mutex "+side+" ns/op"].Value <= 0 {
-			t.Errorf("no figures of %s", side)
-		}
+		check.That(t, figures["retained/mutex "+side+" ns/op"].Value > 0, "no figures of %s", side)
 	}
 	// Counts, and a time that leases bound, do not depend on the machine.
 	plain, retain := figures["retained/readers rwlock cmds/read"].Value, figures["retained/readers rwlock, Retain cmds/read"].Value
-	if plain < 1.9 || retain > plain/4 {
-		t.Errorf("commands per read: %v, with Retain %v", plain, retain)
-	}
-	if wait := figures["retained/frozen rwlock, Retain ms/wait-max"].Value; wait < 1000 || wait > 5500 {
-		t.Errorf("a writer waits %v ms for a process that is frozen", wait)
-	}
+	check.That(t, plain >= 1.9 && retain <= plain/4, "commands per read: %v, with Retain %v", plain, retain)
+	wait := figures["retained/frozen rwlock, Retain ms/wait-max"].Value
+	check.That(t, wait >= 1000 && wait <= 5500, "a writer waits %v ms for a process that is frozen", wait)
 }

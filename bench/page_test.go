@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
 
@@ -26,9 +27,7 @@ func TestPagesHaveEachTableOnce(t *testing.T) {
 	}
 	slices.Sort(want)
 	slices.Sort(got)
-	if !slices.Equal(got, want) {
-		t.Errorf("the pages have the tables %q, there are %q", got, want)
-	}
+	check.That(t, slices.Equal(got, want), "the pages have the tables %q, there are %q", got, want)
 }
 
 // TestFiguresOfPagesAreMeasured: each figure that a table shows is added by a case, of which the last part may be a number.
@@ -39,9 +38,8 @@ func TestFiguresOfPagesAreMeasured(t *testing.T) {
 	}
 	for _, table := range pageTables {
 		for _, f := range table.figures {
-			if !slices.ContainsFunc(known, func(name string) bool { return strings.HasPrefix(f.of, name) }) {
-				t.Errorf("%s: %s is none of %q", table.name, f.of, known)
-			}
+			check.That(t, slices.ContainsFunc(known, func(name string) bool { return strings.HasPrefix(f.of, name) }),
+				"%s: %s is none of %q", table.name, f.of, known)
 		}
 	}
 }
@@ -81,9 +79,7 @@ Now.
 
 <!-- end -->
 `
-	if got != want {
-		t.Errorf("the page is\n%s\nwant\n%s", got, want)
-	}
+	check.That(t, got == want, "the page is\n%s\nwant\n%s", got, want)
 	if again, err := filled(got, sample(), "Now.\n"); err != nil || again != got {
 		t.Errorf("filled again: %v\n%s", err, again)
 	}
@@ -94,8 +90,7 @@ Now.
 
 func TestGroupedThousands(t *testing.T) {
 	for n, want := range map[string]string{"1234": "1234", "12345": "12,345", "3065000": "3,065,000", "-12345": "-12,345", "0.5": "0.5", "123456.7": "123,456.7"} {
-		if got := grouped(n); got != want {
-			t.Errorf("grouped(%q) = %q, want %q", n, got, want)
-		}
+		got := grouped(n)
+		check.That(t, got == want, "grouped(%q) = %q, want %q", n, got, want)
 	}
 }

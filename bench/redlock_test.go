@@ -12,6 +12,7 @@ import (
 	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/testing/benchmarks"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/redlock"
@@ -61,9 +62,7 @@ func TestRedlockAndRedsyncExcludeEachOther(t *testing.T) {
 			if err := m.Lock(); err != nil {
 				t.Fatalf("redsync after our release: %v", err)
 			}
-			if _, err := l.TryLock(ctx); !errors.Is(err, lockkeeper.ErrNotAcquired) {
-				t.Errorf("our try while redsync holds: %v", err)
-			}
+			check.Is(t, check.ErrorOf(l.TryLock(ctx)), lockkeeper.ErrNotAcquired, "our try while redsync holds")
 			if ok, err := m.Unlock(); err != nil || !ok {
 				t.Errorf("redsync's unlock after our try: %v, %v", ok, err)
 			}
@@ -135,9 +134,8 @@ func compareRedlocks(b *testing.B, n int, frozen bool) {
 	run := func(i, ops int) float64 {
 		start := time.Now()
 		for range ops {
-			if err := sides[i].once(); err != nil {
-				b.Errorf("%s: %v", sides[i].name, err)
-			}
+			err := sides[i].once()
+			check.That(b, err == nil, "%s: %v", sides[i].name, err)
 		}
 		return float64(time.Since(start)) / float64(ops)
 	}

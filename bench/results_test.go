@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
 
@@ -31,27 +32,24 @@ lap/runners=2   ms/lap                ratio   naps
 
 snail: not measured
 `
-	if got := "\n" + out.String(); got != want {
-		t.Errorf("the table is%s\nwant%s", got, want)
-	}
+	got := "\n" + out.String()
+	check.That(t, got == want, "the table is%s\nwant%s", got, want)
 }
 
 func TestNumbersKeepThreeDigits(t *testing.T) {
 	for v, want := range map[float64]string{
 		0: "0", 3: "3", 0.04567: "0.046", 0.4567: "0.46", 4.567: "4.57", 45.67: "45.7", 456.7: "457", 456789: "456789", -4.567: "-4.57",
 	} {
-		if got := number(v); got != want {
-			t.Errorf("number(%v) = %q, want %q", v, got, want)
-		}
+		got := number(v)
+		check.That(t, got == want, "number(%v) = %q, want %q", v, got, want)
 	}
 }
 
 func TestRoundsTakeTurnsToBegin(t *testing.T) {
 	var got []int
 	rounds(3, 3, func(side int) { got = append(got, side) })
-	if want := []int{0, 1, 2, 1, 2, 0, 2, 0, 1}; !reflect.DeepEqual(got, want) {
-		t.Errorf("the order is %v, want %v", got, want)
-	}
+	want := []int{0, 1, 2, 1, 2, 0, 2, 0, 1}
+	check.That(t, reflect.DeepEqual(got, want), "the order is %v, want %v", got, want)
 }
 
 func TestMostWithinCountsWholeIntervals(t *testing.T) {
@@ -66,8 +64,7 @@ func TestMostWithinCountsWholeIntervals(t *testing.T) {
 		{"a window in the middle", []interval{{0, 1}, {20, 21}, {22, 24}, {21, 30}, {29, 31}}, 3},
 		{"a long one across short ones", []interval{{0, 30}, {12, 13}, {14, 15}}, 2},
 	} {
-		if got := mostWithin(c.list, 10); got != c.want {
-			t.Errorf("%s: %d, want %d", c.name, got, c.want)
-		}
+		got := mostWithin(c.list, 10)
+		check.That(t, got == c.want, "%s: %d, want %d", c.name, got, c.want)
 	}
 }
