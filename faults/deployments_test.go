@@ -185,9 +185,8 @@ func TestOldPrimaryReturns(t *testing.T) {
 	second := <-got
 	for kind, l := range second {
 		checkRises(t, kind, first[kind], l)
-		if b.granted[kind] < believed[kind] {
-			t.Errorf("%s: it was granted to another %v before its holder considered it lost", kind, time.Duration(believed[kind]-b.granted[kind]))
-		}
+		check.That(t, b.granted[kind] >= believed[kind],
+			"%s: it was granted to another %v before its holder considered it lost", kind, time.Duration(believed[kind]-b.granted[kind]))
 	}
 	s.Primary.Thaw()
 	old := join(t, caught, "x", lifetime)
@@ -366,9 +365,8 @@ func TestHandoffDuringSlotMigration(t *testing.T) {
 				start := time.Now()
 				short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
 				defer cancel()
-				if err := first.Release(short); err != nil && !errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("after %v: %v", time.Since(start), err)
-				}
+				err := first.Release(short)
+				check.That(t, err == nil || errors.Is(err, context.DeadlineExceeded), "after %v: %v", time.Since(start), err)
 			})
 			must.Report(t, <-got)
 		})

@@ -202,9 +202,7 @@ func (s *soak) round(length time.Duration) {
 		s.Error(wrong)
 	}
 	for _, x := range h.spans {
-		if x.Fence <= s.last[x.Name] {
-			s.Errorf("%s: fence %d, and %d in an earlier round", x.Name, x.Fence, s.last[x.Name])
-		}
+		check.That(s, x.Fence > s.last[x.Name], "%s: fence %d, and %d in an earlier round", x.Name, x.Fence, s.last[x.Name])
 	}
 	for _, x := range h.spans {
 		s.last[x.Name] = max(s.last[x.Name], x.Fence)

@@ -40,9 +40,8 @@ func TestTablesNameExistingTests(t *testing.T) {
 			check.That(t, len(names) != 0 || strings.HasPrefix(cell[c.tests], "none: "), "no test, and no reason: %s", line)
 			for _, name := range names {
 				last := name[1][strings.LastIndex(name[1], "/")+1:]
-				if !strings.Contains(all, "func "+last+"(") && !strings.Contains(all, `"`+last+`"`) {
-					t.Errorf("there is no test %s", name[1])
-				}
+				check.That(t, strings.Contains(all, "func "+last+"(") || strings.Contains(all, `"`+last+`"`),
+					"there is no test %s", name[1])
 			}
 		}
 		check.That(t, (c.rows <= 0 || n == c.rows) && n != 0, "%d rows", n)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/redis/go-redis/v9"
 )
@@ -92,9 +93,7 @@ func (w *world) theyReleaseLate() {
 	they.ask("release", answer)
 	err := lease.Extend(w.ctx, ttl)
 	if w.releasesAnything {
-		if !errors.Is(err, lockkeeper.ErrLost) {
-			w.Errorf("Extend after their late release: %v, want ErrLost", err)
-		}
+		check.That(w, errors.Is(err, lockkeeper.ErrLost), "Extend after their late release: %v, want ErrLost", err)
 		return
 	}
 	must.OK(w, err)
@@ -107,9 +106,8 @@ func (w *world) weReleaseLate() {
 	must.OK(w, w.rdb.Del(w.ctx, w.key).Err())
 	they.ask("lock", "acquired")
 	token := w.value()
-	if err := lease.Release(w.ctx); !errors.Is(err, lockkeeper.ErrLost) {
-		w.Errorf("our Release while they hold: %v; want ErrLost", err)
-	}
+	err := lease.Release(w.ctx)
+	check.That(w, errors.Is(err, lockkeeper.ErrLost), "our Release while they hold: %v; want ErrLost", err)
 	w.requireValue(token)
 	they.ask("release", "released")
 }
@@ -147,9 +145,8 @@ func (w *world) bothCount() {
 	for _, p := range processes {
 		p.answer("counted")
 	}
-	if n, err := w.rdb.Get(w.ctx, "n").Int(); err != nil || n != total {
-		w.Errorf("counted to %d, %v, want %d", n, err, total)
-	}
+	n, err := w.rdb.Get(w.ctx, "n").Int()
+	check.That(w, err == nil && n == total, "counted to %d, %v, want %d", n, err, total)
 	order := must.Get(w.rdb.LRange(w.ctx, "n:order", 0, -1).Result())(w)
 	passed := map[string]int{}
 	for i := range order[1:] {
@@ -157,7 +154,6 @@ func (w *world) bothCount() {
 			passed["to "+order[i+1]]++
 		}
 	}
-	if passed["to lockkeeper"] == 0 || passed["to "+w.library.name] == 0 {
-		w.Errorf("the lock passed %v, want it in both directions", passed)
-	}
+	check.That(w, passed["to lockkeeper"] != 0 && passed["to "+w.library.name] != 0,
+		"the lock passed %v, want it in both directions", passed)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/fair"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/redis/go-redis/v9"
@@ -58,14 +59,12 @@ func TestPythonRedisLockResetAllEndsOurLeases(t *testing.T) {
 		case <-w.ctx.Done():
 			t.Fatalf("the holder of the %s has not been told", name)
 		}
-		if err := lease.Err(); !errors.Is(err, lockkeeper.ErrLost) || errors.Is(err, lockkeeper.ErrUnavailable) {
-			t.Errorf("%s: %v, want ErrLost", name, err)
-		}
+		err := lease.Err()
+		check.That(t, errors.Is(err, lockkeeper.ErrLost) && !errors.Is(err, lockkeeper.ErrUnavailable), "%s: %v, want ErrLost", name, err)
 	}
 	for name, lease := range kept {
-		if err := lease.Extend(w.ctx, ttl); err != nil {
-			t.Errorf("%s: %v, want it held", name, err)
-		}
+		err := lease.Extend(w.ctx, ttl)
+		check.That(t, err == nil, "%s: %v, want it held", name, err)
 	}
 }
 
@@ -83,9 +82,8 @@ func TestRedissonLocksFailLoudly(t *testing.T) {
 			they.ask("try", "acquired")
 			for _, lock := range []func(context.Context) (*lockkeeper.Lease, error){m.TryLock, m.Lock} {
 				lease, err := lock(w.ctx)
-				if err == nil || !strings.Contains(err.Error(), "WRONGTYPE") || errors.Is(err, lockkeeper.ErrNotAcquired) {
-					t.Errorf("while they hold: %v, %v; want WRONGTYPE", lease, err)
-				}
+				check.That(t, err != nil && strings.Contains(err.Error(), "WRONGTYPE") && !errors.Is(err, lockkeeper.ErrNotAcquired),
+					"while they hold: %v, %v; want WRONGTYPE", lease, err)
 			}
 			they.ask("release", "released")
 		})

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/mutex"
@@ -78,16 +79,12 @@ var buildClient sync.Once // that of Go, since this library may have changed sin
 
 func newWorld(t *testing.T, l library) *world {
 	if _, err := os.Stat(l.installed); err != nil {
-		if os.Getenv("LOCKKEEPER_NEED_INTEROP") != "" {
-			t.Fatalf("the libraries of %s are not installed: %v", l.language.name, err)
-		}
+		must.That(t, os.Getenv("LOCKKEEPER_NEED_INTEROP") == "", "the libraries of %s are not installed: %v", l.language.name, err)
 		t.Skipf("the libraries of %s are not installed; make interop does it", l.language.name)
 	}
 	buildClient.Do(func() {
 		out, err := exec.Command("go", "build", "-C", "../bench", "-o", "../interop/go/client", "./interopclient").CombinedOutput()
-		if err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
+		must.That(t, err == nil, "%v: %s", err, out)
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
@@ -126,9 +123,8 @@ func (w *world) value() string {
 
 func (w *world) requireValue(want string) {
 	w.Helper()
-	if v := w.value(); v != want {
-		w.Errorf("the key holds %q, want %q", v, want)
-	}
+	v := w.value()
+	check.That(w, v == want, "the key holds %q, want %q", v, want)
 }
 
 // process is a client.
@@ -167,9 +163,7 @@ func (p *process) answer(want string) {
 	p.w.Helper()
 	select {
 	case line := <-p.child.Lines:
-		if !strings.HasPrefix(line, want) {
-			p.w.Fatalf("the client of %s answered %q, want %q", p.w.library.name, line, want)
-		}
+		must.That(p.w, strings.HasPrefix(line, want), "the client of %s answered %q, want %q", p.w.library.name, line, want)
 	case <-p.w.ctx.Done():
 		p.w.Fatalf("the client of %s has not answered %q in time", p.w.library.name, want)
 	}

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 )
 
@@ -76,15 +78,11 @@ func load(t *testing.T, workers []*redistest.Child, length string) {
 				_, _ = fmt.Sscan(rest, &a.from, &a.to)
 				list = append(list, a)
 			case "done":
-				if strings.HasSuffix(line, " 0") {
-					t.Errorf("a process of %s has nothing of %s", of, rest)
-				}
+				check.That(t, !strings.HasSuffix(line, " 0"), "a process of %s has nothing of %s", of, rest)
 				done = append(done, rest)
 			}
 		}
-		if len(done) != 6 {
-			t.Errorf("a process of %s has ended early, with %v", of, done)
-		}
+		check.That(t, len(done) == 6, "a process of %s has ended early, with %v", of, done)
 		slices.Sort(done)
 		t.Logf("a process of %s: %s", of, strings.Join(done, ", "))
 	}
@@ -98,13 +96,9 @@ func load(t *testing.T, workers []*redistest.Child, length string) {
 				n++
 			}
 		}
-		if n > limit {
-			t.Fatalf("%d calls were allowed in a window, at most %d may be", n, limit)
-		}
+		must.That(t, n <= limit, "%d calls were allowed in a window, at most %d may be", n, limit)
 	}
-	if len(list) < limit {
-		t.Errorf("only %d calls were allowed", len(list))
-	}
+	check.That(t, len(list) >= limit, "only %d calls were allowed", len(list))
 }
 
 // buildCommit builds the worker with the sources of a commit of this repository.
@@ -131,8 +125,7 @@ func build(t *testing.T, module string) (program string) {
 	program = filepath.Join(t.TempDir(), "worker")
 	cmd := exec.Command("go", "build", "-o", program, "./rollout/worker")
 	cmd.Dir = module
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	out, err := cmd.CombinedOutput()
+	must.That(t, err == nil, "%v: %s", err, out)
 	return program
 }

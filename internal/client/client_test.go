@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
@@ -84,9 +85,8 @@ func TestKindOfClient(t *testing.T) {
 			got, err := New(c.rdb)
 			switch {
 			case err != nil:
-				if got != nil || c.want == server || c.want == nodes || !strings.Contains(err.Error(), c.want) {
-					t.Errorf("%v, want %s", err, c.want)
-				}
+				check.That(t, got == nil && c.want != server && c.want != nodes && strings.Contains(err.Error(), c.want),
+					"%v, want %s", err, c.want)
 			case got.IsCluster() && c.want != nodes, !got.IsCluster() && c.want != server:
 				t.Errorf("a cluster: %v, want %s", got.IsCluster(), c.want)
 			default:
@@ -94,9 +94,7 @@ func TestKindOfClient(t *testing.T) {
 				if own != nil {
 					_ = own.Close()
 				}
-				if (own != nil) != (c.rdb == redis.UniversalClient(single)) {
-					t.Errorf("a connection of its own: %v", own)
-				}
+				check.That(t, (own != nil) == (c.rdb == redis.UniversalClient(single)), "a connection of its own: %v", own)
 			}
 		})
 	}
@@ -111,13 +109,10 @@ func TestNodesComeFromWrapper(t *testing.T) {
 		t.Errorf("the primary is %v, %v", got, err)
 	}
 	conn, addr, err := c.Conn(context.Background(), "k")
-	if err != nil || addr != "10.1.2.3:4" {
-		t.Errorf("a connection to %q, %v", addr, err)
-	}
+	check.That(t, err == nil && addr == "10.1.2.3:4", "a connection to %q, %v", addr, err)
 	_ = conn.Close()
-	if n := c.Pipelines(node); n != 5 {
-		t.Errorf("%d pipelines", n)
-	}
+	n := c.Pipelines(node)
+	check.That(t, n == 5, "%d pipelines", n)
 }
 
 func TestPipelinesFollowSettings(t *testing.T) {
@@ -130,9 +125,8 @@ func TestPipelinesFollowSettings(t *testing.T) {
 		}
 		for _, rdb := range rdb {
 			k := must.Get(New(wrappedClient{rdb.(*redis.Client)}))(t)
-			if n := k.Pipelines(nil); n != c.want {
-				t.Errorf("PipelinePoolSize %d, PoolSize %d: %d at once, want %d", c.pipelines, c.pool, n, c.want)
-			}
+			n := k.Pipelines(nil)
+			check.That(t, n == c.want, "PipelinePoolSize %d, PoolSize %d: %d at once, want %d", c.pipelines, c.pool, n, c.want)
 			_ = rdb.Close()
 		}
 	}
@@ -146,15 +140,12 @@ func TestOwnHasSettingsOfItsClient(t *testing.T) {
 		c := must.Get(New(rdb))(t)
 		own, _ := c.Own(t.Context(), nil, nil)
 		is, has := own.Options(), rdb.Options()
-		if is.ReadTimeout != has.ReadTimeout || is.WriteTimeout != has.WriteTimeout {
-			t.Errorf("%v: timeouts %v, %v, want %v, %v", timeout, is.ReadTimeout, is.WriteTimeout, has.ReadTimeout, has.WriteTimeout)
-		}
-		if has.PushNotificationProcessor == nil || is.PushNotificationProcessor == has.PushNotificationProcessor {
-			t.Error("its messages go where those of the application's connections go")
-		}
-		if has.MaintNotificationsConfig == nil || is.MaintNotificationsConfig == has.MaintNotificationsConfig {
-			t.Error("it shares what go-redis changes when it connects")
-		}
+		check.That(t, is.ReadTimeout == has.ReadTimeout && is.WriteTimeout == has.WriteTimeout,
+			"%v: timeouts %v, %v, want %v, %v", timeout, is.ReadTimeout, is.WriteTimeout, has.ReadTimeout, has.WriteTimeout)
+		check.That(t, has.PushNotificationProcessor != nil && is.PushNotificationProcessor != has.PushNotificationProcessor,
+			"its messages go where those of the application's connections go")
+		check.That(t, has.MaintNotificationsConfig != nil && is.MaintNotificationsConfig != has.MaintNotificationsConfig,
+			"it shares what go-redis changes when it connects")
 		must.Report(t, own.Close())
 		must.Report(t, rdb.Close())
 	}

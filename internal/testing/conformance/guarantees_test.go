@@ -31,9 +31,7 @@ func TestGuaranteesNameExistingTests(t *testing.T) {
 		check.That(t, inSource(t, filepath.Join(root, dir), want), "%s has no test %s", dir, name)
 	}
 	for _, m := range regexp.MustCompile(`\[(\d+)\]`).FindAllStringSubmatch(text, -1) {
-		if !listed[m[1]] {
-			t.Errorf("test %s is not in the list", m[1])
-		}
+		check.That(t, listed[m[1]], "test %s is not in the list", m[1])
 	}
 	check.That(t, len(listed) != 0, "the list of tests is empty")
 }

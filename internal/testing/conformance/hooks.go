@@ -62,9 +62,8 @@ func hooksHaveContext(w *World) {
 		second: "AcquireStart, AcquireDone",
 	}
 	for c, list := range events {
-		if got := strings.Join(slices.Compact(list), ", "); c.number == 0 || got != want[c.ctx] {
-			w.Errorf("call %d with the context %v: %s, want %s", c.number, c.ctx, got, want[c.ctx])
-		}
+		got := strings.Join(slices.Compact(list), ", ")
+		check.That(w, c.number != 0 && got == want[c.ctx], "call %d with the context %v: %s, want %s", c.number, c.ctx, got, want[c.ctx])
 	}
 	check.That(w, len(events) == 2, "%d calls", len(events))
 }

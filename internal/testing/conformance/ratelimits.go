@@ -61,9 +61,7 @@ func (w *World) checkWindows(list []taking, d time.Duration, limit int) {
 		for sum += x.n; x.us-list[from].us > d.Microseconds(); from++ {
 			sum -= list[from].n
 		}
-		if sum > limit {
-			w.Errorf("%d permits of %d in a window of %v", sum, limit, time.Duration(x.us-list[from].us)*time.Microsecond)
-		}
+		check.That(w, sum <= limit, "%d permits of %d in a window of %v", sum, limit, time.Duration(x.us-list[from].us)*time.Microsecond)
 	}
 }
 

@@ -72,9 +72,8 @@ func Run(t *testing.T, lock New, test func(s *embedded.Server, p, other *Process
 					p.mu.Lock()
 					defer p.mu.Unlock()
 					p.events = append(p.events, fmt.Sprintf("%s %v", what, e.Local))
-					if (e.Kind == "rwlock") != (e.Mode == "read" || e.Mode == "write") || e.Context == nil || e.Request == 0 {
-						s.Errorf("%s: %+v", what, e)
-					}
+					check.That(s, (e.Kind == "rwlock") == (e.Mode == "read" || e.Mode == "write") && e.Context != nil && e.Request != 0,
+						"%s: %+v", what, e)
 				}
 			}
 			var err error
@@ -435,9 +434,8 @@ func breakEnds(s *embedded.Server, p, other *Process) {
 		if !idle {
 			for _, err := range []error{inside.Err(), inside.Release(ctx)} {
 				var broken *lockkeeper.BrokenError
-				if !errors.Is(err, lockkeeper.ErrLost) || !errors.As(err, &broken) || broken.Reason != "it is stuck" {
-					s.Errorf("broken: %v", err)
-				}
+				check.That(s, errors.Is(err, lockkeeper.ErrLost) && errors.As(err, &broken) && broken.Reason == "it is stuck",
+					"broken: %v", err)
 			}
 		}
 		other.Leave(l)
