@@ -123,9 +123,8 @@ func TestCloseEndsWaits(t *testing.T) {
 					case <-time.After(time.Minute):
 						err = errors.New("it has not ended")
 					}
-					if d := time.Since(began); d > c.within || err == nil {
-						t.Errorf("it ended after %v: %v", d, err)
-					}
+					d := time.Since(began)
+					check.That(t, d <= c.within && err != nil, "it ended after %v: %v", d, err)
 					_ = p.Close() // while the server does not answer
 				})
 			})
@@ -193,9 +192,7 @@ func TestCloseReleasesLeaseThatNobodyGets(t *testing.T) {
 		check.Is(b, <-ended, context.Canceled, "the error")
 		b.must(p.Close())
 		for _, e := range p.events {
-			if e.hook == "Released" || e.hook == "Lost" {
-				b.Errorf("%s of %q, which no caller got", e.hook, e.Token)
-			}
+			check.That(b, e.hook != "Released" && e.hook != "Lost", "%s of %q, which no caller got", e.hook, e.Token)
 		}
 		if len(p.events) < 2 {
 			b.Error("the call is not reported:", p.events)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/views"
 	"github.com/lockkeeper/lockkeeper/lua"
@@ -52,16 +53,12 @@ func TestContributingNamesExistingCode(t *testing.T) {
 				read(t, file)
 				n++
 			case file != "" && regexp.MustCompile(`^\w+$`).MatchString(m[1]):
-				if !regexp.MustCompile(`\b` + m[1] + `\b`).MatchString(read(t, file)) {
-					t.Errorf("%s has no %s", file, m[1])
-				}
+				check.That(t, regexp.MustCompile(`\b`+m[1]+`\b`).MatchString(read(t, file)), "%s has no %s", file, m[1])
 				n++
 			}
 		}
 	}
-	if n < 40 {
-		t.Errorf("only %d names were found", n)
-	}
+	check.That(t, n >= 40, "only %d names were found", n)
 	_, path, _ := strings.Cut(read(t, "CONTRIBUTING.md"), "\n## From `fair.Lock`")
 	path, _, _ = strings.Cut(path, "\n## ")
 	files := map[string]bool{}
@@ -105,26 +102,21 @@ func TestREADMEProgramBuilds(t *testing.T) {
 	_, rest, _ := strings.Cut(page, "```go\n")
 	program, _, _ := strings.Cut(rest, "```")
 	formatted, err := format.Source([]byte(program))
-	if err != nil || string(formatted) != program {
-		t.Errorf("not formatted: %v", err)
-	}
+	check.That(t, err == nil && string(formatted) == program, "not formatted: %v", err)
 	file := filepath.Join(t.TempDir(), "main.go")
 	must.OK(t, os.WriteFile(file, []byte(program), 0o644))
 	if out, err := exec.Command("go", "vet", file).CombinedOutput(); err != nil || !strings.HasPrefix(program, "package main\n") {
 		t.Errorf("%v\n%s\n%s", err, out, program)
 	}
-	if n := strings.Count(page, "\n"); n > 135 {
-		t.Errorf("the README has %d lines", n)
-	}
+	n := strings.Count(page, "\n")
+	check.That(t, n <= 135, "the README has %d lines", n)
 }
 
 // TestKindsAreDocumented: metrics have the kind of every primitive.
 func TestKindsAreDocumented(t *testing.T) {
 	row := regexp.MustCompile("(?m)^\\| `lockkeeper.kind` \\|.*").FindString(read(t, "docs/observability.md"))
 	for _, set := range lua.All {
-		if !strings.Contains(row, "`"+set.Kind+"`") {
-			t.Errorf("docs/observability.md does not list %s in %q", set.Kind, row)
-		}
+		check.That(t, strings.Contains(row, "`"+set.Kind+"`"), "docs/observability.md does not list %s in %q", set.Kind, row)
 	}
 }
 
@@ -133,12 +125,9 @@ func TestLossReasonsAreDocumented(t *testing.T) {
 	row := regexp.MustCompile("(?m)^\\| `lockkeeper.reason` \\|.*").FindString(read(t, "docs/observability.md"))
 	comment := read(t, "hooks.go")
 	for _, reason := range LossReasons() {
-		if !strings.Contains(row, "`"+string(reason)+"`") {
-			t.Errorf("docs/observability.md does not list %s in %q", reason, row)
-		}
-		if !regexp.MustCompile(`(?m)^//\t` + string(reason) + ` +\w`).MatchString(comment) {
-			t.Errorf("the comment of LossReason does not list %s", reason)
-		}
+		check.That(t, strings.Contains(row, "`"+string(reason)+"`"), "docs/observability.md does not list %s in %q", reason, row)
+		check.That(t, regexp.MustCompile(`(?m)^//\t`+string(reason)+` +\w`).MatchString(comment),
+			"the comment of LossReason does not list %s", reason)
 	}
 }
 
@@ -169,13 +158,10 @@ func TestDefaultsMatchDocs(t *testing.T) {
 		"TTL` \\| how long a lease.*Default (\\w+ \\w+)":       {DefaultTTL, DefaultTTL}, // what New does with it is in internal/testing/conformance
 	} {
 		d, err := time.ParseDuration(said(pattern))
-		if err != nil || x.is != d || x.named != d {
-			t.Errorf("%s is %v, its constant %v, and docs/options.md says %v", pattern, x.is, x.named, d)
-		}
+		check.That(t, err == nil && x.is == d && x.named == d,
+			"%s is %v, its constant %v, and docs/options.md says %v", pattern, x.is, x.named, d)
 	}
-	if o.Logger == nil {
-		t.Error("there is no logger")
-	}
+	check.That(t, o.Logger != nil, "there is no logger")
 }
 
 // TestDerivedDefaults checks defaults that depend on other options.
@@ -195,9 +181,7 @@ func TestDerivedDefaults(t *testing.T) {
 		{time.Minute, time.Minute}:                   backoff(time.Minute, 0),
 		{5 * time.Millisecond, 5 * time.Millisecond}: backoff(0, 5*time.Millisecond),
 	} {
-		if got != want {
-			t.Errorf("%v, want %v", got, want)
-		}
+		check.That(t, got == want, "%v, want %v", got, want)
 	}
 }
 
@@ -237,7 +221,6 @@ func TestInspectTokens(t *testing.T) {
 			t.Errorf("waiters %+v, want %+v", waiters, want)
 		}
 	}
-	if list := newWaiters([]views.Waiter{{HeartbeatLeft: 0}}); list[0].Alive {
-		t.Error("a waiter whose heartbeat has expired is alive")
-	}
+	list := newWaiters([]views.Waiter{{HeartbeatLeft: 0}})
+	check.That(t, !list[0].Alive, "a waiter whose heartbeat has expired is alive")
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2/server"
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -62,16 +63,12 @@ func FuzzServer(f *testing.F) {
 				"Adopt": func(ctx context.Context) (*lockkeeper.Lease, error) { return p.mutex("z").Adopt(ctx, "t") },
 			} {
 				lease, err := call(ctx)
-				if (lease == nil) == (err == nil) {
-					t.Errorf("%s: %v and %v", what, lease, err)
-				}
+				check.That(t, (lease == nil) != (err == nil), "%s: %v and %v", what, lease, err)
 				if lease != nil && what != "Adopt" && (!granted || lease.Fence() == 0 || lease.Err() != nil) {
 					t.Errorf("%s: a lease with fence %d, %v, from %q", what, lease.Fence(), lease.Err(), answer)
 				}
 				_ = lease.Release(ctx)
-				if lease != nil && lease.Err() == nil {
-					t.Errorf("%s: it is still held after its release", what)
-				}
+				check.That(t, lease == nil || lease.Err() != nil, "%s: it is still held after its release", what)
 			}
 			b.Mini.Server().SetPreHook(nil)
 		})
@@ -99,9 +96,7 @@ func FuzzWakeup(f *testing.F) {
 			time.Sleep(heartbeatInterval / 2)
 			select {
 			case lease := <-got:
-				if !named {
-					t.Errorf("a lease with fence %d from %q", lease.Fence(), payload)
-				}
+				check.That(t, named, "a lease with fence %d from %q", lease.Fence(), payload)
 				return
 			default:
 			}

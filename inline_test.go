@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/rwlock"
 	"github.com/lockkeeper/lockkeeper/semaphore"
@@ -67,9 +68,7 @@ func TestInlineCallsEndLikeOthers(t *testing.T) {
 						began := time.Now()
 						time.AfterFunc(after, cancel)
 						err := f(ctx)
-						if !errors.Is(err, context.Canceled) {
-							b.Errorf("inline %v: %v", inline, err)
-						}
+						check.Is(b, err, context.Canceled, "inline %v", inline)
 						if d := time.Since(began); d != after && name != "Extend" && name != "Adopt" {
 							b.Errorf("inline %v: it took %v", inline, d)
 						}
@@ -80,9 +79,7 @@ func TestInlineCallsEndLikeOthers(t *testing.T) {
 						b.must(p.Close())
 					})
 				}
-				if texts[0] != texts[1] {
-					t.Errorf("not inline: %s\ninline: %s", texts[0], texts[1])
-				}
+				check.That(t, texts[0] == texts[1], "not inline: %s\ninline: %s", texts[0], texts[1])
 			})
 		}
 	}
@@ -126,14 +123,12 @@ func TestInlineCallPanics(t *testing.T) {
 			}()
 			began := time.Now()
 			b.must(must.Get(other.mutex("x").Lock(background))(b).Release(background))
-			if d := time.Since(began); d > time.Second {
-				b.Errorf("the lock was free after %v", d)
-			}
+			d := time.Since(began)
+			check.That(b, d <= time.Second, "the lock was free after %v", d)
 		}
 		began := time.Now()
-		if err := p.Close(); err != nil || time.Since(began) > 0 {
-			b.Errorf("Close returned %v after %v", err, time.Since(began))
-		}
+		err := p.Close()
+		check.That(b, err == nil && time.Since(began) <= 0, "Close returned %v after %v", err, time.Since(began))
 	})
 }
 

@@ -80,9 +80,7 @@ func TestNewRejectsUnsupportedClients(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			k, err := lockkeeper.New(c.rdb, nil)
-			if k != nil || !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), c.says) {
-				t.Errorf("%v, %v", k, err)
-			}
+			check.That(t, k == nil && errors.Is(err, lockkeeper.ErrInvalid) && strings.Contains(err.Error(), c.says), "%v, %v", k, err)
 		})
 	}
 }
@@ -129,9 +127,8 @@ func (b *bubble) processWith(readTimeout time.Duration, o lockkeeper.Options) *p
 	p.rdb = redis.NewClient(n.Options(readTimeout))
 	hook := func(name string) func(lockkeeper.Event) {
 		return func(e lockkeeper.Event) {
-			if e.Context == nil || (e.Request == 0) != (name == "WakeupLost") {
-				b.Errorf("%s: the context is %v, the request %d", name, e.Context, e.Request)
-			}
+			check.That(b, e.Context != nil && (e.Request == 0) == (name == "WakeupLost"),
+				"%s: the context is %v, the request %d", name, e.Context, e.Request)
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			p.events = append(p.events, event{name, e})
@@ -180,9 +177,7 @@ func (p *process) lockAsync(name string) <-chan *lockkeeper.Lease {
 	m, got := p.mutex(name), make(chan *lockkeeper.Lease, 1)
 	go func() {
 		lease, err := m.Lock(background)
-		if err != nil {
-			p.b.Error(err)
-		}
+		must.Report(p.b, err)
 		got <- lease
 	}()
 	synctest.Wait()
@@ -220,9 +215,7 @@ func (p *process) told(lease *lockkeeper.Lease, want ...string) {
 		got = append(got, text)
 	}
 	p.events = nil
-	if !slices.Equal(got, want) {
-		p.b.Errorf("hooks called:\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
-	}
+	check.That(p.b, slices.Equal(got, want), "hooks called:\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 }
 
 // TestHooks checks what hooks are told of a holder, of one who is refused and then waits, of one who waits behind that, and of a loss.
@@ -328,9 +321,7 @@ func TestCloseIsBounded(t *testing.T) {
 						b.Error(err)
 					}
 				}
-				if calls > 0 {
-					b.Errorf("%d calls had not returned when Close returned", calls)
-				}
+				check.That(b, calls <= 0, "%d calls had not returned when Close returned", calls)
 				again := time.Now()
 				_ = p.Close()
 				if d := time.Since(again); d > 0 {
@@ -352,9 +343,8 @@ func TestConcurrentClose(t *testing.T) {
 		for range 10 {
 			all.Go(func() {
 				must.Report(b, p.Close())
-				if keys := slices.DeleteFunc(b.Mini.Keys(), func(k string) bool { return strings.HasSuffix(k, ":meta") }); len(keys) > 0 {
-					b.Errorf("after Close these keys remained: %v", keys)
-				}
+				keys := slices.DeleteFunc(b.Mini.Keys(), func(k string) bool { return strings.HasSuffix(k, ":meta") })
+				check.That(b, len(keys) == 0, "after Close these keys remained: %v", keys)
 			})
 		}
 		all.Wait()
@@ -383,22 +373,18 @@ func TestNilLeaseActsAsReleased(t *testing.T) {
 	}
 	all := reflect.TypeFor[*lockkeeper.Lease]()
 	for i := range all.NumMethod() {
-		if name := all.Method(i).Name; asked[name] != true {
-			t.Errorf("%s: %v", name, asked[name])
-		}
+		name := all.Method(i).Name
+		check.That(t, asked[name] == true, "%s: %v", name, asked[name])
 	}
 }
 
-// TestReleaseLostLeaseDuringClose checks a release during Close, which is not synchronized with it. It needs -race.
 // TestReleaseWithoutContext checks that the panic leaves the lease as it was.
 func TestReleaseWithoutContext(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		lease := must.Get(must.Get(mutex.New(b.process().Keeper, "x", nil))(b).Lock(background))(b)
 		func() {
 			defer func() {
-				if recover() == nil {
-					b.Error("no panic")
-				}
+				check.That(b, recover() != nil, "no panic")
 			}()
 			var none context.Context
 			_ = lease.Release(none)
@@ -408,6 +394,7 @@ func TestReleaseWithoutContext(t *testing.T) {
 	})
 }
 
+// TestReleaseLostLeaseDuringClose checks a release during Close, which is not synchronized with it. It needs -race.
 func TestReleaseLostLeaseDuringClose(t *testing.T) {
 	m := miniredis.RunT(t)
 	n := faultnet.New(func(context.Context, string, string) (net.Conn, error) { return net.Dial("tcp", m.Addr()) })

@@ -12,6 +12,7 @@ import (
 	"weak"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/lockkeeper/lockkeeper/redlock"
@@ -35,9 +36,7 @@ func newLeaks(t *testing.T) *leaks {
 			l.mu.Lock()
 			defer l.mu.Unlock()
 			l.names[e.Name]++
-			if e.Token == "" || e.Fence == 0 || e.Request == 0 || e.Duration <= 0 {
-				t.Errorf("%+v", e)
-			}
+			check.That(t, e.Token != "" && e.Fence != 0 && e.Request != 0 && e.Duration > 0, "%+v", e)
 		}},
 		Logger: slog.New(slog.NewTextHandler(&l.log, nil)),
 	}))(t)
@@ -69,9 +68,7 @@ func (l *leaks) collect(t *testing.T, want ...string) {
 		if found == len(want) && all == len(want) {
 			return
 		}
-		if all > len(want) || time.Now().After(end) {
-			t.Fatalf("reported %v, want %v", l.names, want)
-		}
+		must.That(t, all <= len(want) && !time.Now().After(end), "reported %v, want %v", l.names, want)
 	}
 }
 
@@ -91,9 +88,7 @@ func TestForgottenLeaseIsReported(t *testing.T) {
 	must.Get(majority.TryLock(ctx))(t)
 
 	l.collect(t, "forgotten", "forgotten by a majority")
-	if lockkeeper.LeaseFromContext(working).Err() != nil || used.Err() != nil || write.Err() != nil {
-		t.Error("a lease has ended")
-	}
+	check.That(t, lockkeeper.LeaseFromContext(working).Err() == nil && used.Err() == nil && write.Err() == nil, "a lease has ended")
 	runtime.KeepAlive(working)
 	runtime.KeepAlive(used)
 	runtime.KeepAlive(write)

@@ -59,30 +59,23 @@ func TestLockAllHoldsAllAndReleasesAll(t *testing.T) {
 		all := must.Get(lockkeeper.LockAll(t.Context(), lockers...))(t)
 		ctx, done := all.Context(t.Context()), all.Done()
 		time.Sleep(5 * lockkeeper.DefaultTTL) // all are renewed
-		if all.Err() != nil || ctx.Err() != nil {
-			t.Errorf("%v, %v", all.Err(), ctx.Err())
-		}
+		check.That(t, all.Err() == nil && ctx.Err() == nil, "%v, %v", all.Err(), ctx.Err())
 		for i, lease := range all.All() {
-			if lease != all.Of(lockers[i]) || lease.Fence() == 0 || lease.Name() != lockers[i].Name() {
-				t.Errorf("lease %d is %v", i, lease)
-			}
-			if all.Deadline().After(lease.Deadline()) {
-				t.Error("the deadline is not the earliest")
-			}
+			check.That(t, lease == all.Of(lockers[i]) && lease.Fence() != 0 && lease.Name() == lockers[i].Name(),
+				"lease %d is %v", i, lease)
+			check.That(t, !all.Deadline().After(lease.Deadline()), "the deadline is not the earliest")
 		}
 		if lease := all.Of(kindsOf(t, s.Keeper(t, nil), "z").mutex); lease != nil || all.Of(nil) != nil {
 			t.Errorf("another locker has %v", lease)
 		}
-		if err := all.Extend(t.Context(), time.Hour); err != nil || time.Until(all.Deadline()) < 50*time.Minute {
-			t.Errorf("%v, %v", err, time.Until(all.Deadline()))
-		}
+		err := all.Extend(t.Context(), time.Hour)
+		check.That(t, err == nil && time.Until(all.Deadline()) >= 50*time.Minute, "%v, %v", err, time.Until(all.Deadline()))
 		other := kindsOf(t, s.Keeper(t, nil), "x")
 		check.Is(t, check.ErrorOf(lockkeeper.TryLockAll(t.Context(), other.mutex, other.read)), lockkeeper.ErrNotAcquired, "the error")
 		must.Report(t, all.Release(t.Context()))
 		<-done
-		if !errors.Is(all.Err(), lockkeeper.ErrReleased) || !errors.Is(context.Cause(ctx), lockkeeper.ErrReleased) {
-			t.Errorf("%v, %v", all.Err(), context.Cause(ctx))
-		}
+		check.That(t, errors.Is(all.Err(), lockkeeper.ErrReleased) && errors.Is(context.Cause(ctx), lockkeeper.ErrReleased),
+			"%v, %v", all.Err(), context.Cause(ctx))
 		all = must.Get(lockkeeper.TryLockAll(t.Context(), other.mutex, other.read, other.fair, other.permits))(t)
 		must.Report(t, all.Release(t.Context()))
 	})
@@ -99,13 +92,11 @@ func TestLockAllIsLostWithOne(t *testing.T) {
 				ctx := all.Context(t.Context())
 				s.LoseLease(t, lost)
 				<-ctx.Done()
-				if !errors.Is(all.Err(), lockkeeper.ErrLost) || !errors.Is(context.Cause(ctx), lockkeeper.ErrLost) {
-					t.Errorf("%v, %v", all.Err(), context.Cause(ctx))
-				}
+				check.That(t, errors.Is(all.Err(), lockkeeper.ErrLost) && errors.Is(context.Cause(ctx), lockkeeper.ErrLost),
+					"%v, %v", all.Err(), context.Cause(ctx))
 				for j, lease := range all.All() {
-					if held := lease.Err() == nil; held != (j != i) {
-						t.Errorf("lease %d: %v", j, lease.Err())
-					}
+					held := lease.Err() == nil
+					check.That(t, held == (j != i), "lease %d: %v", j, lease.Err())
 				}
 				check.Is(t, all.Extend(t.Context(), time.Minute), lockkeeper.ErrLost, "the error")
 				check.Is(t, all.Release(t.Context()), lockkeeper.ErrLost, "the error")
@@ -181,9 +172,7 @@ func TestLockAllRefuses(t *testing.T) {
 			"2 and 3 of 3":         {x.mutex, incomparable{y.mutex, nil}, y.mutex},
 		} {
 			_, err := lockkeeper.LockAll(t.Context(), lockers...)
-			if !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), says) {
-				t.Errorf("%v instead of %s", err, says)
-			}
+			check.That(t, errors.Is(err, lockkeeper.ErrInvalid) && strings.Contains(err.Error(), says), "%v instead of %s", err, says)
 		}
 	})
 }
@@ -206,15 +195,13 @@ func TestLockAllReleasesAfterAForeignLockerFails(t *testing.T) {
 		} {
 			nothing := foreign{second, func() (*lockkeeper.Lease, error) { return nil, nil }}
 			_, err := call(t.Context(), first, nothing)
-			if !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), "locker 2 of 2") {
-				t.Errorf("%s of a locker that returns nothing: %v", name, err)
-			}
+			check.That(t, errors.Is(err, lockkeeper.ErrInvalid) && strings.Contains(err.Error(), "locker 2 of 2"),
+				"%s of a locker that returns nothing: %v", name, err)
 			s.RequireFree(t, "a")
 			func() {
 				defer func() {
-					if r := recover(); r != "broken" {
-						t.Errorf("%s: recovered %v", name, r)
-					}
+					r := recover()
+					check.That(t, r == "broken", "%s: recovered %v", name, r)
 				}()
 				_, err := call(t.Context(), first, foreign{second, func() (*lockkeeper.Lease, error) { panic("broken") }})
 				t.Errorf("%s returned %v after a panic", name, err)
@@ -280,9 +267,8 @@ func TestLockAllNeverDeadlocks(t *testing.T) {
 							return
 						}
 						for _, c := range chosen {
-							if n := c.held.Add(c.weight); n > c.most {
-								t.Errorf("%s is held %d times", c.Key(), n)
-							}
+							n := c.held.Add(c.weight)
+							check.That(t, n <= c.most, "%s is held %d times", c.Key(), n)
 						}
 						time.Sleep(time.Duration(r.Int64N(int64(2 * lockkeeper.DefaultTTL))))
 						for _, c := range chosen {
@@ -298,9 +284,7 @@ func TestLockAllNeverDeadlocks(t *testing.T) {
 				s.Kind(kind).RequireFree(t, "y")
 			}
 		})
-		if t.Failed() {
-			t.Fatalf("repeat with -args -lockall-seed=%d", seed)
-		}
+		must.That(t, !t.Failed(), "repeat with -args -lockall-seed=%d", seed)
 	}
 }
 

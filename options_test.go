@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
 
@@ -53,13 +54,9 @@ func TestInvalidOptionsRejected(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%.20s %v", c.says[0], c.says[1]), func(t *testing.T) {
 			k, err := lockkeeper.New(noServer(t), &c.options)
-			if k != nil || !errors.Is(err, lockkeeper.ErrInvalid) {
-				t.Fatalf("%v, %v", k, err)
-			}
+			must.That(t, k == nil && errors.Is(err, lockkeeper.ErrInvalid), "%v, %v", k, err)
 			for _, s := range c.says {
-				if !strings.Contains(err.Error(), s) {
-					t.Errorf("the error does not contain %q: %v", s, err)
-				}
+				check.That(t, strings.Contains(err.Error(), s), "the error does not contain %q: %v", s, err)
 			}
 		})
 	}
@@ -93,9 +90,7 @@ func TestValidOptionsAccepted(t *testing.T) {
 			}
 			k := must.Get(lockkeeper.New(noServer(t), o))(t)
 			must.Report(t, k.Close())
-			if o != nil && !reflect.DeepEqual(*o, before) {
-				t.Errorf("New has changed them to %+v", *o)
-			}
+			check.That(t, o == nil || reflect.DeepEqual(*o, before), "New has changed them to %+v", o)
 		})
 	}
 }

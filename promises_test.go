@@ -13,6 +13,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2/server"
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
@@ -82,9 +83,7 @@ func TestPrefixOfKeysAndChannels(t *testing.T) {
 					}
 					for what, list := range map[string][2][]string{"keys": {b.Mini.Keys(), keys}, "channels": {b.Mini.PubSubChannels("*"), channels}} {
 						got, want := slices.Sorted(slices.Values(list[0])), slices.Sorted(slices.Values(list[1]))
-						if !slices.Equal(got, want) {
-							b.Errorf("%s %q, want %q", what, got, want)
-						}
+						check.That(b, slices.Equal(got, want), "%s %q, want %q", what, got, want)
 					}
 				})
 			})
@@ -217,9 +216,8 @@ func TestWaiterThatCannotReceiveKeepsItsPlace(t *testing.T) {
 					select {
 					case at := <-granted:
 						// The connection counts as lost after an interval, and the waiter says so in the heartbeat after that; it learns of its grant by another.
-						if d := at.Sub(began); d > 3*heartbeatInterval+20*time.Millisecond {
-							t.Errorf("granted after %v and %d turns of others", d, turns)
-						}
+						d := at.Sub(began)
+						check.That(t, d <= 3*heartbeatInterval+20*time.Millisecond, "granted after %v and %d turns of others", d, turns)
 					case <-time.After(30 * time.Second):
 						t.Errorf("not granted while others had %d turns", turns)
 					}
@@ -246,9 +244,8 @@ func TestLogHooks(t *testing.T) {
 	defer k.Close()
 	m := must.Get(mutex.New(k, "a name", &mutex.Options{Retain: true}))(t)
 	l := must.Get(m.Lock(ctx))(t)
-	if _, err := m.TryLock(ctx); err == nil {
-		t.Fatal("acquired twice")
-	}
+	_, err := m.TryLock(ctx)
+	must.That(t, err != nil, "acquired twice")
 	_ = l.Release(ctx)
 	s := must.Get(semaphore.New(k, "s", 5, nil))(t)
 	must.OK(t, s.SetLimit(ctx, 4))
@@ -257,16 +254,12 @@ func TestLogHooks(t *testing.T) {
 	}
 	want := `level=DEBUG msg="lock acquired" kind=mutex name="a name" request=R token=T fence=F took=X
 level=INFO msg="lock not acquired" kind=mutex name="a name" request=R took=X err="lockkeeper: mutex \"a name\": not acquired`
-	if !strings.HasPrefix(out.String(), want) {
-		t.Errorf("%s\nwant\n%s", out.String(), want)
-	}
+	check.That(t, strings.HasPrefix(out.String(), want), "%s\nwant\n%s", out.String(), want)
 	for _, line := range []string{
 		`level=DEBUG msg="lock released" kind=mutex name="a name" request=R token=T fence=F held=X`,
 		`level=DEBUG msg="lock limit changed" kind=semaphore name=s`, ` limit=4`,
 	} {
-		if !strings.Contains(out.String(), line) {
-			t.Errorf("%s\nhas not %s", out.String(), line)
-		}
+		check.That(t, strings.Contains(out.String(), line), "%s\nhas not %s", out.String(), line)
 	}
 	out.Reset()
 	quiet := lockkeeper.LogHooks(slog.New(slog.NewTextHandler(&out, nil)), slog.LevelDebug)

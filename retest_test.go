@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
 
@@ -54,16 +55,10 @@ example.com/m/third ExampleLock
 			cmd := exec.Command("tools/retest", "-race", "./...")
 			cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "RETEST_OUTPUT="+filepath.Join(dir, "output"), "RETEST_LIST="+list, c.env)
 			out, err := cmd.CombinedOutput()
-			if (err == nil) != c.passes {
-				t.Errorf("%v\n%s", err, out)
-			}
+			check.That(t, (err == nil) == c.passes, "%v\n%s", err, out)
 			got, err := os.ReadFile(list)
-			if err != nil || string(got) != c.list {
-				t.Errorf("listed, error %v:\n%s\nwant:\n%s", err, got, c.list)
-			}
-			if !strings.Contains(string(out), c.output) {
-				t.Errorf("the failure is not in the output:\n%s", out)
-			}
+			check.That(t, err == nil && string(got) == c.list, "listed, error %v:\n%s\nwant:\n%s", err, got, c.list)
+			check.That(t, strings.Contains(string(out), c.output), "the failure is not in the output:\n%s", out)
 		})
 	}
 }
