@@ -97,7 +97,7 @@ func TestMembersLostOneByOne(t *testing.T) {
 		}
 		s.wantError(u.Err(), server.ErrLost)
 		answers := s.answers(u.Err())
-		asked := errors.Is(answers[2], server.ErrNotAcquired) // again, just before the lease ended
+		asked := errors.Is(answers[2], server.ErrNotAcquired)                                           // again, just before the lease ended
 		if !asked && !errors.Is(answers[2], server.ErrLost) || answers[3] != nil || answers[4] != nil { // the others may be asked just now
 			t.Errorf("answers %v", answers)
 		}
