@@ -24,7 +24,9 @@ func inspects(t *testing.T, args ...string) (*testCommand, string) {
 	out := must.Get(c.StdoutPipe())(t)
 	c.starts()
 	line, err := bufio.NewReader(out).ReadString('\n')
-	must.That(t, err == nil, "%v: %s", err, c.err.String())
+	if err != nil { // else the command writes to c.err
+		t.Fatalf("%v: %s", err, c.err.String())
+	}
 	return c, strings.TrimSpace(line)
 }
 

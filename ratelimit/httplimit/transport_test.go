@@ -270,6 +270,7 @@ func TestLostLeaseEndsRequest(t *testing.T) {
 				}
 				close(reached)
 				<-r.Context().Done()
+				panic(http.ErrAbortHandler) // or the client could read a whole response before its connection is closed
 			}))
 			server.EnableHTTP2 = http2
 			server.StartTLS()
