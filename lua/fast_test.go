@@ -175,6 +175,8 @@ func TestHandOnWithoutSubscription(t *testing.T) {
 		}
 		b.heartbeat(protocol.HeartbeatUnsubscribed, waiter)
 		handOn(lua.Undecided)
+		must.OK(b, b.rdb.ZIncrBy(ctx, b.keys[lua.QueueKey], -60_000, "+"+waiter).Err()) // it has lapsed
+		handOn(lua.Undecided)
 		b.heartbeat(0, waiter)
 		handOn(lua.Granted)
 	})

@@ -32,7 +32,7 @@ local stamp = last < now_us and #time[2] == 6 and time[1] .. time[2] or string.f
 local keeper, serial, ttl, claim_ttl, flags = string.match(heir, TOKEN, TOKEN_FROM)
 local lapse = keeper and call('ZSCORE', queue, '+' .. heir)
 local left = lapse and lapse - HEARTBEATS - now or 0
-if left <= 0 or left >= UNSUBSCRIBED or string.find(flags, 's', 1, true) then return UNDECIDED end
+if left <= 0 or left + now >= UNSUBSCRIBED or string.find(flags, 's', 1, true) then return UNDECIDED end
 local channel, numsub, publish = channel_prefix .. keeper, sharded and 'SHARDNUMSUB' or 'NUMSUB', sharded and 'SPUBLISH' or 'PUBLISH'
 if pcall('PUBSUB', numsub, channel)[2] == 0 then return UNDECIDED end
 -- The next waiter is to be told if the heir's lease ends before its heartbeat, which is due at half of the present one's time. That can be

@@ -38,7 +38,7 @@ if purpose ~= 'w' and not (purpose == 'r' and alone) or pass and not alone or ca
 local keeper, serial, ttl, claim_ttl, flags, max_streak = string.match(heir, TOKEN, TOKEN_FROM)
 local lapse, claim = keeper and call('ZSCORE', queue, '+' .. heir), tonumber(claim_ttl)
 local left = lapse and lapse - HEARTBEATS - now or 0
-if left <= 0 or left >= UNSUBSCRIBED or string.find(flags, 's', 1, true) or not alone and (ttl == claim_ttl or left < claim / 2) then return UNDECIDED end
+if left <= 0 or left + now >= UNSUBSCRIBED or string.find(flags, 's', 1, true) or not alone and (ttl == claim_ttl or left < claim / 2) then return UNDECIDED end
 local channel = channel_prefix .. keeper
 if pcall('PUBSUB', sharded and 'SHARDNUMSUB' or 'NUMSUB', channel)[2] == 0 then return UNDECIDED end
 call('ZREM', queue, heir, '+' .. heir)

@@ -43,7 +43,7 @@ if room < 0 or room > 0 and not alone or held > 0 and call('ZSCORE', lock, heir)
 local keeper, serial, ttl, claim_ttl = string.match(heir, TOKEN, TOKEN_FROM)
 local lapse, claim = keeper and call('ZSCORE', queue, '+' .. heir), tonumber(claim_ttl)
 local left = lapse and lapse - HEARTBEATS - now or 0
-if left <= 0 or left >= UNSUBSCRIBED or not alone and (ttl == claim_ttl or left < claim / 2) then return UNDECIDED end
+if left <= 0 or left + now >= UNSUBSCRIBED or not alone and (ttl == claim_ttl or left < claim / 2) then return UNDECIDED end
 local other = held > 0 and not alone and (first[3] == token and call('ZRANGE', lock, '2', '2', 'WITHSCORES')[2] or first[4])
 local _, _, next_ttl, next_claim = string.match(other and heads[2] or '', TOKEN, TOKEN_FROM)
 if other and (not next_ttl or next_ttl == next_claim or other - now < next_claim / 2) then return UNDECIDED end
