@@ -485,7 +485,11 @@ func (b *realBench) serveAll() {
 	if !b.expired {
 		keys = []string{b.keys[0], b.keys[2]}
 	}
-	if left := b.rdb.Exists(scriptCtx, keys...).Val(); left > 0 {
+	left := int(b.rdb.Exists(scriptCtx, keys...).Val())
+	if b.expired && b.set.OneHolder { // a waiter that asks again may take a free mutex, and keeps its place until its release, which has not come
+		left = len(slices.DeleteFunc(b.view().queue, func(y waiting) bool { return b.copies[y.token] }))
+	}
+	if left > 0 {
 		b.failf("%d keys are left", left)
 	}
 }
