@@ -22,15 +22,14 @@ type actions struct {
 	unwanted    bool     // the keeper was closed meanwhile
 }
 
-// begin steps the claim. The caller holds Mu.
-func (a *actions) begin(h *Lease, now claim.Instant, ev *claim.Event, cause error) {
-	l, d := h.lock, h.lock.d
+// completeLocked adds to an event what the lease and its request know, and notes what has failed.
+func (h *Lease) completeLocked(ev *claim.Event, cause error) {
 	switch ev.Kind {
 	case claim.RenewFailed:
 		ev.Pause, h.lastErr = h.pauseLocked(), cause
 	case claim.ReleaseFailed:
 		ev.Pause, h.cleanup.failure = h.pauseLocked(), cause
-		ev.Last = !d.MayRetry(time.Now().Add(ev.Pause))
+		ev.Last = !h.lock.d.MayRetry(time.Now().Add(ev.Pause))
 	}
 	if r := h.request; r != nil {
 		switch ev.Kind {
@@ -40,6 +39,12 @@ func (a *actions) begin(h *Lease, now claim.Instant, ev *claim.Event, cause erro
 			ev.Withdrawn = r.WithdrawLocked()
 		}
 	}
+}
+
+// begin steps the claim. The caller holds Mu.
+func (a *actions) begin(h *Lease, now claim.Instant, ev *claim.Event, cause error) {
+	l, d := h.lock, h.lock.d
+	h.completeLocked(ev, cause)
 	a.request, a.pending = h.request, h.Claim.Pending()
 	before := h.Claim.Deadline()
 	h.Claim.Step(&l.Rules, now, ev, &a.Effects)

@@ -133,9 +133,7 @@ func (h *Lease) tryExtend(ctx context.Context, ttl time.Duration, check func() e
 		return h.lock.Fail(err)
 	}
 	r, err := h.lock.Renew(ctx, h.token, func() int64 {
-		if limit := h.lock.Rules.MaxLifetime; limit > 0 { // less may be left of it by now
-			ms = min(ms, max(server.Millis(limit-time.Since(h.Since())), 1))
-		}
+		ms = h.withinLifetime(ms)
 		return ms
 	}, keys, true)
 	ev := claim.Event{Kind: claim.Extended, TTL: ms, Sent: h.lock.d.Instant(r.Sent)}
@@ -167,6 +165,15 @@ func (h *Lease) tryExtend(ctx context.Context, ttl time.Duration, check func() e
 		return h.lock.Fail(err)
 	}
 	return nil
+}
+
+// withinLifetime returns ms, or what is left of MaxLifetime now if that is less.
+func (h *Lease) withinLifetime(ms int64) int64 {
+	limit := h.lock.Rules.MaxLifetime
+	if limit == 0 {
+		return ms
+	}
+	return min(ms, max(server.Millis(limit-time.Since(h.Since())), 1))
 }
 
 // CheckLifetime returns ErrInvalid if a lease held since that time may not be extended to ttl from now. If maxLifetime is 0,
