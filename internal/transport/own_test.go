@@ -216,6 +216,15 @@ func TestOwnConnectionNotDialled(t *testing.T) {
 	})
 }
 
+// mustSendInline connects, and sends a call inline.
+func (p *fixture) mustSendInline(ctx context.Context) {
+	p.Helper()
+	p.connectOwn(ctx)
+	if c := p.sendInline(ctx); c.Err != nil || !c.inline {
+		p.Errorf("%v, inline %v", c.Err, c.inline)
+	}
+}
+
 // TestOwnConnectionIdleForTooLong checks that a call which finds that the connection was given up meanwhile is queued, and neither dials nor
 // fails.
 func TestOwnConnectionIdleForTooLong(t *testing.T) {
@@ -223,10 +232,7 @@ func TestOwnConnectionIdleForTooLong(t *testing.T) {
 		p.loadScript()
 		ctx := withCancel(p)
 		for range 2 {
-			p.connectOwn(ctx)
-			if c := p.sendInline(ctx); c.Err != nil || !c.inline {
-				p.Errorf("%v, inline %v", c.Err, c.inline)
-			}
+			p.mustSendInline(ctx)
 			time.Sleep(time.Hour)
 			p.hangDials.Store(true)
 			short, cancel := context.WithTimeout(ctx, time.Millisecond) // which would end a dial
@@ -268,10 +274,7 @@ func TestInlineCallPanics(t *testing.T) {
 		if n := p.mini.CurrentConnectionCount(); n != connections-1 {
 			p.Errorf("%d connections before and %d after", connections, n)
 		}
-		p.connectOwn(ctx)
-		if c := p.sendInline(ctx); c.Err != nil || !c.inline {
-			p.Errorf("%v, inline %v", c.Err, c.inline)
-		}
+		p.mustSendInline(ctx)
 	})
 }
 
@@ -308,10 +311,7 @@ func TestOwnConnectionWithRotatedCredentials(t *testing.T) {
 		p.loadScript()
 		ctx := withCancel(p)
 		for range 2 {
-			p.connectOwn(ctx)
-			if c := p.sendInline(ctx); c.Err != nil || !c.inline {
-				p.Errorf("%v, inline %v", c.Err, c.inline)
-			}
+			p.mustSendInline(ctx)
 			source.listener.OnNext(auth.NewBasicCredentials("user", "secret"))
 			p.hangDials.Store(true)
 			if c := p.sendInline(ctx); c.Err != nil || c.inline {
