@@ -612,9 +612,11 @@ func TestNodeThatHangsDelaysNoOther(t *testing.T) {
 func TestRedialThatHangs(t *testing.T) {
 	t.Parallel()
 	var hangs atomic.Bool
+	hanging := make(chan struct{}, 100)
 	var conn atomic.Pointer[net.Conn]
 	rdb := redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr(), DialerRetries: 1, Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
 		if hangs.Load() {
+			hanging <- struct{}{}
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}
@@ -626,9 +628,9 @@ func TestRedialThatHangs(t *testing.T) {
 	r.mustSubscribe("c")
 	hangs.Store(true)
 	_ = (*conn.Load()).Close()
-	time.Sleep(50 * time.Millisecond)
+	<-hanging
 	r.Begin("other")
-	time.Sleep(50 * time.Millisecond)
+	time.Sleep(50 * time.Millisecond) // it waits for the mutex, if it has come so far
 	hangs.Store(false)
 	ctx, cancel := context.WithTimeout(context.Background(), ackTimeout+3*time.Second)
 	defer cancel()
