@@ -39,12 +39,9 @@ func TestCloseEndsWaits(t *testing.T) {
 		options lockkeeper.Options
 		begin   func(b *bubble, p *process) call
 	}{
-		"a write lease after a retained read lease": {begin: func(b *bubble, p *process) call {
-			l := p.rwlock(&rwlock.Options{Retain: true})
-			for range 3 { // the first one subscribes, the second one retains
-				b.must(must.Get(l.RLock(background))(b).Release(background))
-				synctest.Wait()
-			}
+		"a write lease while a read lease lingers": {begin: func(b *bubble, p *process) call {
+			l := p.rwlock(&rwlock.Options{Linger: 10 * time.Second})
+			b.must(must.Get(l.RLock(background))(b).Release(background))
 			p.unanswered()
 			return func(ctx context.Context) error { _, err := l.TryLock(ctx); return err }
 		}},

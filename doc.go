@@ -63,8 +63,8 @@
 // grant that arrives meanwhile is released. TryLock, TryRLock and TryAcquire never wait for a holder; they block for a round
 // trip, or for up to three attempts while Redis fails. After any error nothing is held. The error matches
 //
-//   - ctx.Err(), if ctx ended the call, and also [ErrNotAcquired] if the lock was held elsewhere, or [ErrUnavailable] if Redis
-//     did not answer,
+//   - ctx.Err() and [context.Cause] of ctx, if ctx ended the call, and also [ErrNotAcquired] if the lock was held elsewhere, or
+//     [ErrUnavailable] if Redis did not answer,
 //   - [ErrNotAcquired], from TryLock and the like: the lock is held elsewhere, or others are queued before the caller,
 //   - [ErrUnavailable]: Redis gave no answer, or could not serve requests, until the keeper's [RetryPolicy] gave up,
 //   - [ErrClosed]: the keeper was closed,
@@ -80,7 +80,8 @@
 // # Do
 //
 // Do acquires the lock, calls fn, and releases the lock, even if fn panics. It passes fn the lease's fence and a context that
-// ends when the lease is lost; [LeaseFromContext] returns the lease of that context.
+// ends when the lease is lost; [LeaseFromContext] returns the lease of that context. If fn is nil, the error is [ErrInvalid], and nothing
+// is acquired.
 //
 // If the lock is not acquired, fn is not called, and the error is as above. Otherwise the error is that of fn, joined with that
 // of the release: [ErrLost] if the lease was lost meanwhile, [ErrUnavailable] if the release was not answered. While Redis does

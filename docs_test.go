@@ -1,6 +1,7 @@
 package lockkeeper
 
 import (
+	"fmt"
 	"go/format"
 	"maps"
 	"os"
@@ -112,6 +113,30 @@ func TestREADMEProgramBuilds(t *testing.T) {
 	check.That(t, n <= 135, "the README has %d lines", n)
 }
 
+// TestVetReportsCopies: go vet reports that a value of these types is copied, which shares half of its state with the original.
+func TestVetReportsCopies(t *testing.T) {
+	types := []string{
+		"lockkeeper.Keeper", "lockkeeper.Lease", "lockkeeper.Leases", "mutex.Mutex", "fair.Lock", "rwlock.Lock", "semaphore.Semaphore",
+		"ratelimit.Limiter", "ratelimit.ConcurrentLimiter", "redlock.Lock", "once.Once", "election.Election", "joblimit.Limiter",
+	}
+	program := "package main\n\nimport (\n\t\"github.com/lockkeeper/lockkeeper\"\n"
+	functions := ""
+	for i, name := range types {
+		pkg, _, _ := strings.Cut(name, ".")
+		if line := "\t\"github.com/lockkeeper/lockkeeper/" + pkg + "\"\n"; pkg != "lockkeeper" && !strings.Contains(program, line) {
+			program += line
+		}
+		functions += fmt.Sprintf("func copy%d(x *%s) any { y := *x; return &y }\n", i, name)
+	}
+	file := filepath.Join(t.TempDir(), "main.go")
+	must.OK(t, os.WriteFile(file, []byte(program+")\n\nfunc main() {}\n"+functions), 0o644))
+	out, err := exec.Command("go", "vet", file).CombinedOutput()
+	must.That(t, err != nil, "go vet reports nothing")
+	for i, name := range types {
+		check.That(t, strings.Contains(string(out), name+" contains"), "a copy of %s in copy%d is not reported:\n%s", name, i, out)
+	}
+}
+
 // TestKindsAreDocumented: metrics have the kind of every primitive.
 func TestKindsAreDocumented(t *testing.T) {
 	row := regexp.MustCompile("(?m)^\\| `lockkeeper.kind` \\|.*").FindString(read(t, "docs/observability.md"))
@@ -191,29 +216,24 @@ func TestInspectTokens(t *testing.T) {
 		token, keeper, note string
 		permits             int
 		writes              bool
-		retained            bool
+		ahead               bool
 	}{
 		{token: "another library", keeper: ""},
 		{token: "k:1:30000.6000", keeper: "k"},
-		{token: "k:1:30000.6000s", keeper: "k"},
 		{token: "k:1:30000.6000r", keeper: "k"},
 		{token: "k:1:30000.6000w10", keeper: "k", writes: true}, // the number is the longest streak
-		{token: "k:1:30000.6000ws10", keeper: "k", writes: true},
 		{token: "k:1:30000.6000u", keeper: "k", writes: true},
 		{token: "k:1:30000.6000d", keeper: "k"},
 		{token: "k:1:30000.6000h3", keeper: "k", permits: 3},
 		{token: "k:1:30000.6000c4", keeper: "k", permits: 4},
-		{token: "k:1:30000.6000hcs5", keeper: "k", permits: 5},
+		{token: "k:1:30000.6000hc5", keeper: "k", permits: 5},
 		{token: "k:1~am9iIDQy:30000.6000w", keeper: "k", writes: true, note: "job 42"},
 		{token: "k:1~G1sySg:30000.6000w", keeper: "k", writes: true}, // a note that cannot be printed
-		{token: "k:1:5000.5000k", keeper: "k", retained: true},
-		{token: "k:1:5000.5000rk", keeper: "k", retained: true},
-		{token: "k:1:5000.5000hk2", keeper: "k", permits: 2, retained: true},
-		{token: "k:1:6000.6000cb40", keeper: "k", permits: 40, retained: true}, // taken ahead
-		{token: "k:1:30000.6000f1790000000000000", keeper: "k"},                // the number is the least fence
+		{token: "k:1:6000.6000cb40", keeper: "k", permits: 40, ahead: true},
+		{token: "k:1:30000.6000f1790000000000000", keeper: "k"}, // the number is the least fence
 	} {
 		holders := newHolders([]views.Holder{{Token: x.token, Owner: "o", Fence: 7, ExpiresIn: time.Second, Unconfirmed: true}})
-		if want := (Holder{x.token, x.keeper, "o", time.UnixMicro(7), 7, time.Second, x.permits, x.writes, true, x.note, x.retained}); !slices.Equal(holders, []Holder{want}) {
+		if want := (Holder{x.token, x.keeper, "o", time.UnixMicro(7), 7, time.Second, x.permits, x.writes, true, x.note, x.ahead}); !slices.Equal(holders, []Holder{want}) {
 			t.Errorf("holders %+v, want %+v", holders, want)
 		}
 		waiters := newWaiters([]views.Waiter{{Token: x.token, Owner: "o", WaitTime: time.Minute, HeartbeatLeft: 1, HeartbeatAge: 5}})

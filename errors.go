@@ -7,11 +7,11 @@ import (
 )
 
 // The errors to check for with errors.Is. Errors of Redis and of the network are wrapped as well; find them with errors.As.
-// The text of an error is one line. It begins with "lockkeeper: " and, if it is about a lock and not about an argument, with the kind and
-// the name of the lock.
+// The text of an error is one line. It begins with "lockkeeper: " and, if it is about one lock, with the kind and the name of the lock.
 //
-// The error of a call that ended because its context ended matches ctx.Err(), and also ErrNotAcquired or ErrUnavailable. It
-// matches ctx.Err() alone if the context had ended before the first request was sent.
+// The error of a call that ended because its context ended matches ctx.Err() and context.Cause(ctx), and also ErrNotAcquired or
+// ErrUnavailable, unless the context had ended before the first request was sent. The cause may match errors of this package itself:
+// that of the context of a lost lease matches ErrLost.
 var (
 	// ErrNotAcquired means that the lock is held elsewhere, or others are queued before the caller. If ctx ended the wait,
 	// errors.Is also matches ctx.Err().
@@ -36,7 +36,8 @@ var (
 	// both ErrLost and ErrUnavailable.
 	//
 	// Other error replies are returned unchanged and at once, and match none of the errors here, because they require
-	// intervention: for example NOPERM, NOAUTH, WRONGPASS, OOM, MISCONF and WRONGTYPE.
+	// intervention: for example NOPERM, NOAUTH, WRONGPASS, OOM, MISCONF and WRONGTYPE. So are MOVED and ASK if the client is that of a single
+	// server: it does not go to the other nodes of a Cluster.
 	ErrUnavailable = server.ErrUnavailable
 
 	// ErrLost means that the lease ended without a release: the server no longer knows its token, or its deadline passed

@@ -92,7 +92,9 @@ func FuzzWakeup(f *testing.F) {
 			holder := b.process().hold("x")
 			p := b.process()
 			got := p.lockAsync("x")
-			b.Mini.Publish("lock:wake:"+p.ID(), payload)
+			for _, channel := range b.Mini.PubSubChannels("lock:wake:" + p.ID() + "*") {
+				b.Mini.Publish(channel, payload)
+			}
 			time.Sleep(heartbeatInterval / 2)
 			select {
 			case lease := <-got:

@@ -30,23 +30,19 @@ type Hooks struct {
 	Renewed func(Event)
 	// Lost is called once when a lease was lost. Duration is the time since the grant, and Err the reason.
 	Lost func(Event)
-	// Released is called when a lease was released. Duration is the time since the grant.
+	// Released is called when a lease was released. Duration is the time since the grant. Of a lease that callers share (Linger), Renewed and
+	// Lost are called once, and Released for each caller, when it releases, also after Close.
 	Released func(Event)
 	// LimitChanged is called when a request of this keeper, or SetLimit, made Limit the limit in force of a semaphore or rate
 	// limit, and the limit or its other settings (the window, the bound on concurrent calls) were different before. Token is that of the
 	// request. The hook is not reliable if an answer was lost: a SetLimit that was retried always causes it, a request whose
 	// first answer was lost never does.
 	LimitChanged func(Event)
-	// Recalled is called when a lease that the process retained (Retain in the Options of rwlock, mutex and semaphore) was released because
-	// somebody else asked for the lock. Duration is the time since the process learned of that. For a retained lease Renewed,
-	// and Lost if it is lost, are called once, however many callers share it; Released is called for each of them, when it releases,
-	// also after Close.
-	Recalled func(Event)
 	// Leaked is called when the garbage collector finds that no reference is left to a Lease, or to a context of it, that was neither
 	// released nor lost: the caller forgot to release it. Duration is the time since the grant. The first one is logged as a warning
 	// as well, and others once a minute by their number. The lease is still renewed, until the keeper is closed or MaxLifetime is over,
-	// so others are kept out. It is not released, because what it protects may still be in use. Leases with NoRenewal, and those
-	// granted inside the process (Retain), are not reported.
+	// so others are kept out. It is not released, because what it protects may still be in use. Leases with NoRenewal, and callers
+	// that share the lease of another one (Linger), are not reported.
 	Leaked func(Event)
 	// Succeeded is called when Do of package once learns that its job has succeeded in this period: it has run the job, with the lease
 	// of Token and Fence, or it found that an earlier run has succeeded, whose token is not known. Duration is the time since that
@@ -134,7 +130,6 @@ func (h Hooks) observer() func(lease.Event) {
 		lease.Lost:           h.Lost,
 		lease.Released:       h.Released,
 		lease.LimitChanged:   h.LimitChanged,
-		lease.Recalled:       h.Recalled,
 		lease.Leaked:         h.Leaked,
 		lease.Succeeded:      h.Succeeded,
 	}

@@ -8,11 +8,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
+	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/lockkeeper/lockkeeper/rwlock"
-	"github.com/lockkeeper/lockkeeper/semaphore"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -108,11 +107,18 @@ func TestInlineCallPanics(t *testing.T) {
 		p, other := b.process(), b.process()
 		hook := &panicAfter{}
 		p.rdb.AddHook(hook)
-		lease := p.hold("x")
-		for _, call := range []func(){
-			func() { _ = lease.Release(background) },
-			func() { _, _ = p.mutex("x").TryLock(background) },
+		shares := must.Get(mutex.New(p.Keeper, "x", &mutex.Options{Linger: time.Second}))(b)
+		for _, prepare := range []func() (call func()){
+			func() func() { l := p.hold("x"); return func() { _ = l.Release(background) } },
+			func() func() { return func() { _, _ = p.mutex("x").TryLock(background) } },
+			func() func() {
+				l := must.Get(shares.Lock(background))(b)
+				time.Sleep(2 * time.Second) // so that its release is sent
+				return func() { _ = l.Release(background) }
+			},
+			func() func() { return func() { _, _ = shares.TryLock(background) } },
 		} {
+			call := prepare()
 			synctest.Wait()
 			p.call(20)
 			func() {
@@ -126,6 +132,7 @@ func TestInlineCallPanics(t *testing.T) {
 			d := time.Since(began)
 			check.That(b, d <= time.Second, "the lock was free after %v", d)
 		}
+		time.Sleep(100 * time.Millisecond) // a release may be repeated in the background
 		began := time.Now()
 		err := p.Close()
 		check.That(b, err == nil && time.Since(began) <= 0, "Close returned %v after %v", err, time.Since(began))
@@ -133,27 +140,18 @@ func TestInlineCallPanics(t *testing.T) {
 }
 
 // TestPanicsOfHooksEndNoLock checks that no hook is run in the goroutine of a caller whose request would stay unfinished after a panic: an upgrade,
-// whose new lease nobody would have, and permits that the process would count as its own.
+// whose new lease nobody would have.
 func TestPanicsOfHooksEndNoLock(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		p := b.process()
 		hook := &panicAfter{}
 		p.rdb.AddHook(hook)
-		rw := must.Get(rwlock.New(p.Keeper, "rw", nil))(b)
-		permits := must.Get(semaphore.New(p.Keeper, "permits", 1, &semaphore.Options{Retain: true}))(b)
-		for range 100 {
-			b.must(must.Get(permits.Acquire(background))(b).Release(background))
-			synctest.Wait()
-		}
-		read := must.Get(rw.RLock(background))(b)
-		time.Sleep(time.Minute) // the permit was given back
-		for _, acquire := range []func() (*lockkeeper.Lease, error){
-			func() (*lockkeeper.Lease, error) { return rw.Upgrade(background, read) },
-			func() (*lockkeeper.Lease, error) { return permits.Acquire(background) },
-		} {
+		for _, o := range []*rwlock.Options{nil, {Linger: time.Second}} {
+			rw := p.rwlock(o)
+			read := must.Get(rw.RLock(background))(b)
 			p.call(20)
 			hook.bool = true
-			lease, err := acquire()
+			lease, err := rw.Upgrade(background, read)
 			hook.bool = false
 			b.must(err)
 			b.must(lease.Release(background))

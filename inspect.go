@@ -26,9 +26,8 @@ type Holder struct {
 	// Note is that of the call that was granted the lease (WithNote); "" if it had none.
 	Note string
 
-	// Retained says that the process grants its own callers the lock by this lease, one after the other or as readers together, or has
-	// taken these permits of a rate limit ahead for them (option Retain of the lock).
-	Retained bool
+	// Ahead says that the process has taken these permits of a rate limit ahead, for its callers (option Ahead of package ratelimit).
+	Ahead bool
 }
 
 // Waiter is a queued request at the server, of any process. Times are by the server's clock.
@@ -51,7 +50,7 @@ func newHolders(list []views.Holder) []Holder {
 	all := make([]Holder, len(list))
 	for i, h := range list {
 		t, _ := protocol.ParseToken(h.Token) // zero for the token of another library
-		all[i] = Holder{h.Token, t.Keeper, h.Owner, granted(h.Fence), h.Fence, h.ExpiresIn, permits(t), writes(t), h.Unconfirmed, t.Note, strings.ContainsAny(t.Flags, protocol.FlagRetained+protocol.FlagBlock)}
+		all[i] = Holder{h.Token, t.Keeper, h.Owner, granted(h.Fence), h.Fence, h.ExpiresIn, permits(t), writes(t), h.Unconfirmed, t.Note, strings.Contains(t.Flags, protocol.FlagBlock)}
 	}
 	return all
 }

@@ -1,12 +1,15 @@
 package lockkeeper
 
 import (
+	"sync"
+
 	"github.com/lockkeeper/lockkeeper/internal/access"
+	"github.com/lockkeeper/lockkeeper/internal/ahead"
 	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/lockkeeper/lockkeeper/internal/keeper"
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
-	"github.com/lockkeeper/lockkeeper/internal/retainer"
 	"github.com/lockkeeper/lockkeeper/internal/server"
+	"github.com/lockkeeper/lockkeeper/internal/share"
 	"github.com/lockkeeper/lockkeeper/internal/views"
 	"github.com/redis/go-redis/v9"
 )
@@ -17,13 +20,17 @@ import (
 //
 // It is safe for concurrent use.
 type Keeper struct {
-	inner    *keeper.Keeper
-	retained *retainer.Names
+	_ [0]sync.Mutex // so that go vet reports copies
+
+	inner  *keeper.Keeper
+	shared share.Names
+	ahead  *ahead.Names
 }
 
 // New returns a keeper that uses a go-redis client: of a single server, Sentinel (redis.NewFailoverClient) or Cluster. Nil
 // options mean the defaults. New does no I/O and starts no goroutine; goroutines start when they are needed. The error
-// matches ErrInvalid.
+// matches ErrInvalid. Create one keeper per process, not one per request: each that is used keeps connections and goroutines until
+// Close.
 //
 // The client remains the caller's and must stay open until Close has returned. Its settings apply, in particular its
 // timeouts; its retry settings do not. A client without timeouts (ReadTimeout: -1) is accepted, but a connection that
@@ -52,7 +59,7 @@ func New(rdb redis.UniversalClient, opts *Options) (*Keeper, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Keeper{retained: retainer.NewNames(), inner: keeper.New(keeper.Config{
+	return &Keeper{ahead: ahead.NewNames(), inner: keeper.New(keeper.Config{
 		Config: server.Config{
 			Client:            c,
 			Prefix:            o.Prefix,
@@ -74,7 +81,8 @@ func New(rdb redis.UniversalClient, opts *Options) (*Keeper, error) {
 	})}, nil
 }
 
-// ID returns the keeper's id, a random UUID written as 22 letters and digits. It is the first part of the tokens of the keeper's leases.
+// ID returns the keeper's id, of 12 random letters and digits, with which the tokens of its leases begin. Copies of a process that were
+// restored from one snapshot have the same.
 func (k *Keeper) ID() string { return k.inner.ID() }
 
 // Close closes the keeper: waiting calls return ErrClosed, held leases are released and their contexts canceled with
@@ -99,9 +107,15 @@ func init() {
 		}
 		return nil
 	}
-	access.RetainedBy = func(keeper any) *retainer.Names {
+	access.SharedBy = func(keeper any) *share.Names {
 		if k := keeper.(*Keeper); k != nil {
-			return k.retained
+			return &k.shared
+		}
+		return nil
+	}
+	access.AheadBy = func(keeper any) *ahead.Names {
+		if k := keeper.(*Keeper); k != nil {
+			return k.ahead
 		}
 		return nil
 	}
@@ -112,20 +126,11 @@ func init() {
 		return nil
 	}
 	access.WrapLease = func(h lifecycle.Handle) any {
-		if inside, ok := h.(*retainer.Lease); ok {
-			return inside.User
+		l := &Lease{handle: h}
+		if shared, is := h.(*share.Lease); !is || shared.IsFirst() { // watching each lease would cost several times as much as sharing it
+			lifecycle.WatchForLeak(l, h)
 		}
-		l := &Lease{h}
-		lifecycle.WatchForLeak(l, h)
 		return l
-	}
-	retainer.Allocate = func() (*retainer.Lease, any) {
-		l := &struct {
-			user   Lease
-			inside retainer.Lease
-		}{}
-		l.user.handle = &l.inside
-		return &l.inside, &l.user
 	}
 	access.WrapHolders = func(list []views.Holder) any { return newHolders(list) }
 	access.WrapWaiters = func(list []views.Waiter) any { return newWaiters(list) }

@@ -3,6 +3,7 @@ package lockkeeper
 import (
 	"context"
 	"runtime"
+	"sync"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
@@ -14,6 +15,8 @@ import (
 // ([Hooks.Leaked]). Any goroutine may use and release it. It is safe for concurrent use. All methods may be called on a nil *Lease, which
 // behaves like a lease that has been released.
 type Lease struct {
+	_ [0]sync.Mutex // so that go vet reports copies
+
 	handle lifecycle.Handle
 }
 
@@ -36,7 +39,7 @@ func (l *Lease) Token() string {
 
 // Fence returns the fencing token: a number larger than the fence of every earlier lease of this name. This holds even after
 // the server has lost its data, unless its clock was set back at the same time. It does not change during the life of the
-// lease. The turns of one retained lease (Retain in the Options of mutex and rwlock) share its fence.
+// lease. Callers of a process that share a lease (Linger in the Options of mutex, rwlock and semaphore) have the same fence.
 //
 // A store that remembers the largest fence that it has seen, in reads and writes, and refuses smaller ones, is protected from
 // holders that have lost the lock without knowing it yet.
@@ -112,7 +115,7 @@ func LeaseFromContext(ctx context.Context) *Lease {
 	if h == nil {
 		return nil
 	}
-	return &Lease{h}
+	return &Lease{handle: h}
 }
 
 // Extend makes the lease expire ttl from now, whether that is sooner or later than before. Renewals, if the lease has any,
@@ -121,8 +124,8 @@ func LeaseFromContext(ctx context.Context) *Lease {
 // (Upgrade, Downgrade), for the reply to that.
 //
 // The error matches ErrLost or ErrReleased if the lease has ended; Extend never acquires it again. It matches ErrInvalid if ttl
-// is out of range or exceeds what is left of MaxLifetime, or if it would shorten a lease that other readers of the process share
-// (Options.Retain of package rwlock). After any other error the lease is still held; if the request may
+// is out of range or exceeds what is left of MaxLifetime, or if the lock has Linger, since other callers of the process may share the
+// lease. After any other error the lease is still held; if the request may
 // have reached the server, the deadline is then no later than the request would have set it. While Extend is in progress the
 // deadline is at most ttl from the call: if the answer does not arrive by then, the lease is lost.
 func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {

@@ -18,6 +18,8 @@ import (
 // Leases must be released. It is safe for concurrent use. All methods may be called on a nil *Leases, which behaves like leases that
 // have been released.
 type Leases struct {
+	_ [0]sync.Mutex // so that go vet reports copies
+
 	keys   []string // of the lockers
 	leases []*Lease // of the lockers; while they are being acquired, nil for those that are not yet
 	group  *lifecycle.Group

@@ -6,7 +6,7 @@ import "log/slog"
 //
 //	opts := &lockkeeper.Options{Hooks: lockkeeper.LogHooks(slog.Default(), slog.LevelDebug)}
 //
-// Acquired, queued, released, recalled and limit changed are logged at level, and what went wrong one level of severity higher
+// Acquired, queued, released and limit changed are logged at level, and what went wrong one level of severity higher
 // (level + 4): not acquired, lost and leaked. Attributes are those of the [Event] that apply: kind, name, mode, request, token, fence,
 // took or held, position, limit, err, and inside for a lease that was granted inside the process. A token is a secret to those who may
 // write to Redis but not read it; see SECURITY.md of the repository. Where l is not enabled for the level, an event costs one call of Enabled.
@@ -32,7 +32,6 @@ func LogHooks(l *slog.Logger, level slog.Level) Hooks {
 		},
 		Queued:       log("lock queued for", level, ""),
 		Released:     log("lock released", level, "held"),
-		Recalled:     log("lock recalled", level, "took"),
 		Lost:         log("lock lost", level+higher, "held"),
 		Leaked:       log("lock leaked", level+higher, "held"),
 		LimitChanged: log("lock limit changed", level, ""),

@@ -12,6 +12,5 @@ import (
 //
 // A note has at most 64 bytes and no characters that cannot be printed; with any other, an acquisition fails with [ErrInvalid].
 // It is a part of the token, at 4 bytes for 3, and costs no command. A converted lease keeps its note if the context of the
-// conversion has none. Leases that a process retains for its callers (option Retain) have none, and calls that are granted by
-// them ignore it.
+// conversion has none. A lease that callers of a process share (option Linger) has the note of the first one.
 func WithNote(ctx context.Context, note string) context.Context { return keeper.WithNote(ctx, note) }

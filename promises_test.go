@@ -7,12 +7,14 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/alicebob/miniredis/v2/server"
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/fair"
 	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
@@ -81,7 +83,11 @@ func TestPrefixOfKeysAndChannels(t *testing.T) {
 					for _, k := range []*lockkeeper.Keeper{holder, waiter} {
 						keys, channels = append(keys, x.tag+":owner:"+k.ID()), append(channels, prefix+"wake:"+k.ID())
 					}
-					for what, list := range map[string][2][]string{"keys": {b.Mini.Keys(), keys}, "channels": {b.Mini.PubSubChannels("*"), channels}} {
+					subscribed := b.Mini.PubSubChannels("*")
+					for i, name := range subscribed { // each ends with an address of the keeper
+						subscribed[i] = name[:min(len(channels[0]), len(name))]
+					}
+					for what, list := range map[string][2][]string{"keys": {b.Mini.Keys(), keys}, "channels": {subscribed, channels}} {
 						got, want := slices.Sorted(slices.Values(list[0])), slices.Sorted(slices.Values(list[1]))
 						check.That(b, slices.Equal(got, want), "%s %q, want %q", what, got, want)
 					}
@@ -129,6 +135,40 @@ func TestLoggerWarnings(t *testing.T) {
 	}
 }
 
+// TestManyKeepersOfAClientAreReported: a keeper for each request, never closed, leaves goroutines and connections until the server has none left.
+func TestManyKeepersOfAClientAreReported(t *testing.T) {
+	var log quiet.Buffer
+	opts := &lockkeeper.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}
+	open := func(rdb redis.UniversalClient, n int) (list []*lockkeeper.Keeper) {
+		for range n {
+			list = append(list, must.Get(lockkeeper.New(rdb, opts))(t))
+		}
+		return list
+	}
+	expect := func(what string, want int) {
+		t.Helper()
+		got := strings.Count(log.String(), "many keepers are open on one client")
+		check.That(t, got == want, "%s: reported %d times, want %d", what, got, want)
+	}
+	rdb, other := redis.NewClient(&redis.Options{}), redis.NewClient(&redis.Options{})
+	defer rdb.Close()
+	defer other.Close()
+	for range 100 {
+		check.Is(t, open(rdb, 1)[0].Close(), nil, "Close")
+	}
+	list := append(open(rdb, 30), open(other, 30)...)
+	expect("each was closed, or is one of 30 of its client", 0)
+	list = append(list, open(struct{ *redis.Client }{rdb}, 100)...)
+	expect("130 are open on a client and its wrapper", 1)
+	for _, k := range list {
+		check.Is(t, k.Close(), nil, "Close")
+	}
+	for _, k := range open(rdb, 40) {
+		defer k.Close()
+	}
+	expect("40 are open again", 2)
+}
+
 // TestOwnerLabelLasts checks that the label of a keeper that only holds, or only waits, is there after longer than the server keeps it
 // once it was stored, and again soon after the server has lost it.
 func TestOwnerLabelLasts(t *testing.T) {
@@ -165,68 +205,139 @@ func oneAtATime(t *testing.T, k *lockkeeper.Keeper) map[string]lockkeeper.Locker
 	return map[string]lockkeeper.Locker{"mutex": x.mutex, "fair": x.fair, "rwlock": x.write, "semaphore": x.permits, "ratelimit": limiter.Locker()}
 }
 
-// TestWaiterThatCannotReceiveKeepsItsPlace checks that a waiter whose subscription is lost, and cannot be restored, is granted the lock in
-// its turn, while others take it from each other all the time.
-func TestWaiterThatCannotReceiveKeepsItsPlace(t *testing.T) {
-	lost := map[string]func(b *bubble, w *process){
-		"denied":      func(b *bubble, _ *process) { b.denySubscriptions() },
-		"unreachable": func(_ *bubble, w *process) { w.net.Break("\r\nsubscribe\r\n", 1_000_000, faultnet.LoseRequest) },
+// forgetSubscriptions acknowledges subscriptions to a keeper's channels and forgets them, as a proxy does that keeps them at another server. If silent
+// is set, they are not even acknowledged.
+func (b *bubble) forgetSubscriptions(id string, silent bool) {
+	b.Mini.Server().SetPreHook(func(c *server.Peer, command string, args ...string) bool {
+		if !strings.EqualFold(command, "subscribe") || !strings.HasPrefix(args[0], "lock:wake:"+id) {
+			return false
+		}
+		if !silent {
+			c.Block(func(w *server.Writer) {
+				w.WritePushLen(3)
+				w.WriteBulk("subscribe")
+				w.WriteBulk(args[0])
+				w.WriteInt(1)
+			})
+		}
+		return true
+	})
+}
+
+// TestWaiterWithoutMessagesKeepsItsPlace checks that a waiter that no message reaches is granted the lock in its turn, a heartbeat late at most,
+// while others take it from each other all the time, and that this is logged once.
+func TestWaiterWithoutMessagesKeepsItsPlace(t *testing.T) {
+	forgotten := func(b *bubble, w *process) { b.forgetSubscriptions(w.ID(), false) }
+	swallowed := func(b *bubble, w *process) { b.forgetSubscriptions(w.ID(), true) }
+	causes := map[string]struct {
+		before, waiting func(b *bubble, w *process) // before it waits, and then
+		log             string                      // "": nothing for now
+	}{
+		"denied":          {waiting: func(b *bubble, _ *process) { b.denySubscriptions() }, log: "no right to subscribe"},
+		"unreachable":     {waiting: func(_ *bubble, w *process) { w.net.Break("\r\nsubscribe\r\n", 1_000_000, faultnet.LoseRequest) }},
+		"not counted":     {before: forgotten, log: "does not see the subscription"},
+		"counted no more": {waiting: forgotten, log: "does not see the subscription"},
+		"swallowed":       {before: swallowed, log: "has not acknowledged the subscription"},
 	}
 	for _, kind := range []string{"mutex", "fair", "rwlock", "semaphore", "ratelimit"} {
-		for how, lose := range lost {
-			t.Run(kind+"/"+how, func(t *testing.T) {
+		for cause, x := range causes {
+			t.Run(kind+"/"+cause, func(t *testing.T) {
 				inBubble(t, func(b *bubble) {
-					w, others := b.process(), []*process{b.process(), b.process()}
+					var log quiet.Buffer
+					w := b.processWith(time.Second, lockkeeper.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+					others := []*process{b.process(), b.process()}
 					open := func(p *process) lockkeeper.Locker { return oneAtATime(t, p.Keeper)[kind] }
 					for _, o := range others { // they subscribe
 						must.Get(open(o).TryLock(background))(t).Release(background)
 					}
 					synctest.Wait()
-					held := must.Get(open(others[0]).TryLock(background))(t)
-					granted := make(chan time.Time, 1)
+					if x.before != nil {
+						x.before(b, w)
+					}
 					ctx, cancel := context.WithCancel(background)
 					defer cancel()
-					go func() {
-						if lease, err := open(w).Lock(ctx); err == nil {
-							granted <- time.Now()
-							b.must(lease.Release(background))
-						}
-					}()
-					synctest.Wait()
-					lose(b, w)
-					w.net.CutSubscriptions()
-					time.Sleep(time.Millisecond)
-					began, turns := time.Now(), 0
-					for _, o := range others {
-						lock := open(o)
+					next := open(others[0])
+					for turn := range 3 { // of the waiter
+						held := must.Get(next.Lock(background))(t)
+						granted := make(chan time.Time, 1)
 						go func() {
-							for {
-								lease, err := lock.Lock(ctx)
-								if err != nil {
-									return
-								}
-								turns++
-								time.Sleep(10 * time.Millisecond)
+							if lease, err := open(w).Lock(ctx); err == nil {
+								granted <- time.Now()
 								b.must(lease.Release(background))
 							}
 						}()
+						synctest.Wait()
+						if x.waiting != nil && turn == 0 {
+							x.waiting(b, w)
+							w.net.CutSubscriptions()
+							time.Sleep(time.Millisecond)
+						}
+						began, turns := time.Now(), 0
+						busy, stop := context.WithCancel(ctx)
+						var all sync.WaitGroup
+						for _, o := range others {
+							lock := open(o)
+							all.Go(func() {
+								for {
+									lease, err := lock.Lock(busy)
+									if err != nil {
+										return
+									}
+									turns++
+									time.Sleep(10 * time.Millisecond)
+									b.must(lease.Release(background))
+								}
+							})
+						}
+						synctest.Wait()
+						b.must(held.Release(background))
+						select {
+						case at := <-granted:
+							d := at.Sub(began)
+							check.That(t, d <= heartbeatInterval+100*time.Millisecond, "turn %d came after %v and %d turns of others", turn, d, turns)
+							check.That(t, turn < 2 || turns <= 2*len(others), // it is passed over once at most
+								"turn %d came after %d turns of others", turn, turns)
+						case <-time.After(30 * time.Second):
+							t.Errorf("turn %d did not come while others had %d turns", turn, turns)
+						}
+						stop()
+						all.Wait()
 					}
-					synctest.Wait()
-					b.must(held.Release(background))
-					select {
-					case at := <-granted:
-						// The connection counts as lost after an interval, and the waiter says so in the heartbeat after that; it learns of its grant by another.
-						d := at.Sub(began)
-						check.That(t, d <= 3*heartbeatInterval+20*time.Millisecond, "granted after %v and %d turns of others", d, turns)
-					case <-time.After(30 * time.Second):
-						t.Errorf("not granted while others had %d turns", turns)
-					}
+					time.Sleep(2 * heartbeatInterval)
 					cancel()
 					synctest.Wait()
+					text := log.String()
+					check.That(t, x.log == "" || strings.Count(text, x.log) == 1 && strings.Count(text, "\n") == 1, "it logged %q", text)
 				})
 			})
 		}
 	}
+}
+
+// TestKeepersWithOtherPrefixesReachEachOther checks that a key may belong to names of several prefixes, whose keepers have different channels.
+func TestKeepersWithOtherPrefixesReachEachOther(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		const rare = time.Minute
+		open := func(o lockkeeper.Options, name string) *fair.Lock {
+			o.HeartbeatInterval, o.HeartbeatTimeout = rare, 3*rare
+			return must.Get(fair.New(b.with(&o), name, nil))(t)
+		}
+		locks := []*fair.Lock{
+			open(lockkeeper.Options{}, "a:{x}"), open(lockkeeper.Options{Prefix: "lock:a:"}, "{x}"), open(lockkeeper.Options{NoPrefix: true}, "lock:a:{x}"),
+		}
+		lease := must.Get(locks[0].Lock(background))(t)
+		began := time.Now()
+		for turn := range 12 {
+			next := locks[(turn+1)%len(locks)]
+			got := make(chan *lockkeeper.Lease, 1)
+			go func() { got <- must.Get(next.Lock(background))(t) }()
+			synctest.Wait()
+			b.must(lease.Release(background))
+			lease = must.Receive(t, got, 10*rare, "a turn")
+		}
+		b.must(lease.Release(background))
+		check.That(t, time.Since(began) < rare, "12 turns took %v: waiters learned of them by heartbeats", time.Since(began))
+	})
 }
 
 func TestLogHooks(t *testing.T) {
@@ -242,7 +353,7 @@ func TestLogHooks(t *testing.T) {
 	ctx := context.Background()
 	k := must.Get(lockkeeper.New(rdb, &lockkeeper.Options{Hooks: lockkeeper.LogHooks(slog.New(handler), slog.LevelDebug)}))(t)
 	defer k.Close()
-	m := must.Get(mutex.New(k, "a name", &mutex.Options{Retain: true}))(t)
+	m := must.Get(mutex.New(k, "a name", &mutex.Options{Linger: time.Second}))(t)
 	l := must.Get(m.Lock(ctx))(t)
 	_, err := m.TryLock(ctx)
 	must.That(t, err != nil, "acquired twice")

@@ -38,7 +38,7 @@ type BreakResult struct {
 // holder writes.
 //
 // A holder learns of it at once, by a message, if its keeper is subscribed. A keeper subscribes when it is granted its first lease or
-// waits for the first time; on a Cluster, only while it waits for this lock or retains it. Otherwise, or if the message is lost,
+// waits for the first time; on a Cluster, only while it waits for this lock. Otherwise, or if the message is lost,
 // the holder learns of it by its next renewal, which is refused: after a third of the TTL at most, and with NoRenewal only when
 // the TTL is over.
 //

@@ -18,7 +18,8 @@ type LockState struct {
 	Fence   uint64              // the last one that was drawn; 0 if it is not known
 	Limits  *Limits             // of a semaphore or rate limit that was used; else nil
 
-	// RunAgainIn is how long a job of package once is not run again, because it has succeeded in this period; else 0.
+	// RunAgainIn is how long a job of package once is not run again, because it has succeeded in this period; negative if the
+	// record of that has no expiry; else 0.
 	RunAgainIn time.Duration
 }
 

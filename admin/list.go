@@ -42,12 +42,16 @@ type ListOptions struct {
 	// Progress is called after each step with the number of keys that were looked at so far, and the approximate number
 	// of all keys; at the end the two are equal. It needs the command DBSIZE. Default: none.
 	Progress func(scanned, total int64)
+
+	// OneNode is called before the first lock if the server is a node of a Cluster and the keeper's client is not a Cluster client:
+	// only the locks of this node are listed then. Default: a warning is logged, once a minute.
+	OneNode func()
 }
 
 // List returns an iterator over the locks under the keeper's prefix that are held or waited for, in no particular order.
 // Nothing is sent before the loop begins. An error is yielded with a zero LockSummary, and ends the loop.
 //
-// It finds them by SCAN, on a Cluster at every primary, and looks them up by a few reads for each name. After each answer it
+// It finds them by SCAN, on a Cluster at every primary if the client is a Cluster client (see ListOptions.OneNode), and looks them up by a few reads for each name. After each answer it
 // pauses for as long as that took. So it uses at most half of one CPU of the server. The memory it needs does not depend on the
 // number of locks. During the loop it occupies one connection of the client's main pool for each primary.
 //
@@ -70,6 +74,7 @@ func List(ctx context.Context, k *lockkeeper.Keeper, opts *ListOptions) iter.Seq
 	if opts != nil {
 		o = views.ListOptions{
 			Match: opts.Match, WaitingLonger: opts.WaitingLonger, Batch: opts.Batch, Owners: opts.Owners, Progress: opts.Progress,
+			OneNode: opts.OneNode,
 		}
 		for _, kind := range opts.Kinds {
 			o.Kinds = append(o.Kinds, string(kind))

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/fair"
 	"github.com/lockkeeper/lockkeeper/internal/testing/check"
+	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/lockkeeper/lockkeeper/mutex"
@@ -76,7 +78,7 @@ type waiting struct {
 	done  chan struct{}
 }
 
-// wait makes a request wait in the background, and returns when the server has queued it.
+// wait makes a request wait in the background, and returns when the server has queued it and sends messages to the keeper.
 func (l *looker) wait(kind lockkeeper.Kind, name string, lock func(context.Context) (*lockkeeper.Lease, error)) *waiting {
 	l.Helper()
 	before := len(l.waiters(kind, name))
@@ -87,8 +89,26 @@ func (l *looker) wait(kind lockkeeper.Kind, name string, lock func(context.Conte
 		w.lease, w.err = lock(ctx)
 	}()
 	l.Cleanup(func() { cancel(); <-w.done })
-	l.eventually(func() bool { return len(l.waiters(kind, name)) > before })
+	l.eventually(func() bool { return len(l.waiters(kind, name)) > before && l.subscribed() })
 	return w
+}
+
+// subscribed reports whether a server has a subscription of the keeper. A request does not wait for that before it joins the queue.
+func (l *looker) subscribed() bool {
+	subscribes := func(ctx context.Context, n *redis.Client) bool {
+		pattern := "*wake:" + l.ID() + "*"
+		return len(n.PubSubChannels(ctx, pattern).Val())+len(n.PubSubShardChannels(ctx, pattern).Val()) > 0 // the embedded server has none of the latter
+	}
+	c, cluster := l.rdb.(*redis.ClusterClient)
+	if !cluster {
+		return subscribes(background, l.rdb.(*redis.Client))
+	}
+	var found atomic.Bool
+	_ = c.ForEachMaster(background, func(ctx context.Context, n *redis.Client) error {
+		found.CompareAndSwap(false, subscribes(ctx, n))
+		return nil
+	})
+	return found.Load()
 }
 
 func (l *looker) waiters(kind lockkeeper.Kind, name string) []lockkeeper.Waiter {
@@ -132,7 +152,7 @@ func TestEveryKind(t *testing.T) {
 		k := l.Keeper
 		held := must(must(mutex.New(k, "m", nil)).TryLock(background))
 		other := newLooker(t, rdb(), nil)
-		l.wait("mutex", "m", must(mutex.New(other.Keeper, "m", nil)).Lock)
+		other.wait("mutex", "m", must(mutex.New(other.Keeper, "m", nil)).Lock)
 		f := must(fair.New(k, "{tag}f", nil))
 		first := must(f.TryLock(background))
 		l.wait("fair", "{tag}f", f.Lock)
@@ -421,4 +441,50 @@ func TestHeartbeatAgeIsByTheWaitersTimeout(t *testing.T) {
 		}
 		check.That(t, w[0].HeartbeatAge <= 900*time.Millisecond, "%s: %+v", kind, w[0])
 	}
+}
+
+// TestOneNodeOfACluster: with a client of a single server at a node of a Cluster, what is at other nodes is an error at once, and a listing
+// says that it has the locks of one node.
+func TestOneNodeOfACluster(t *testing.T) {
+	t.Parallel()
+	c := redistest.StartCluster(t, 3, 0)
+	all := newLooker(t, c.Client(), nil)
+	var log quiet.Buffer
+	one := must(lockkeeper.New(c.Primaries[0].Client(), &lockkeeper.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}))
+	t.Cleanup(func() { _ = one.Close() })
+	refused := 0
+	for i := range 30 {
+		name := fmt.Sprint("x", i)
+		must(must(mutex.New(all.Keeper, name, nil)).TryLock(background))
+		_, err := must(mutex.New(one, name, nil)).TryLock(background)
+		var moved redis.Error
+		switch {
+		case errors.Is(err, lockkeeper.ErrUnavailable):
+			t.Fatalf("%s: %v", name, err)
+		case errors.As(err, &moved) && strings.HasPrefix(moved.Error(), "MOVED"):
+			refused++
+			check.That(t, strings.Contains(err.Error(), "use a redis.ClusterClient"), "%s: %v", name, err)
+			_, err = admin.Inspect(background, one, mutex.Kind, name)
+			check.That(t, err != nil && strings.Contains(err.Error(), "use a redis.ClusterClient"), "inspect %s: %v", name, err)
+		}
+	}
+	check.That(t, refused > 5 && refused < 30, "%d of 30 names are at other nodes", refused)
+	list := func(k *lockkeeper.Keeper, opts *admin.ListOptions) (n int) {
+		for _, err := range admin.List(background, k, opts) {
+			must(0, err)
+			n++
+		}
+		return n
+	}
+	for range 2 {
+		n := list(one, nil)
+		check.That(t, n == 30-refused, "%d locks at a node that has %d", n, 30-refused)
+	}
+	check.That(t, strings.Count(log.String(), "only its locks are listed") == 1, "the log:\n%s", &log)
+	calls := 0
+	count := &admin.ListOptions{OneNode: func() { calls++ }}
+	list(one, count)
+	check.That(t, calls == 1, "OneNode was called %d times", calls)
+	n := list(all.Keeper, count)
+	check.That(t, n == 30 && calls == 1, "%d locks of the Cluster; OneNode was called %d times", n, calls)
 }

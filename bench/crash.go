@@ -26,7 +26,8 @@ type role struct {
 	Redis, Etcd string
 	TTL         time.Duration
 	Names       []string
-	Retain      bool // it reads each name until the process retains a lease of it, instead of locking it
+	Reads       bool // it reads each name once, with Linger, instead of locking it
+	Linger      time.Duration
 }
 
 // child locks all names, prints "held" when it has them all, and runs until its standard input ends.
@@ -39,9 +40,9 @@ func child(text string) {
 	}
 	var r role
 	check(json.Unmarshal([]byte(text), &r))
-	if r.Retain {
+	if r.Reads {
 		check(play(func(s *stage) {
-			s.must(retainAll(s, target{redis: r.Redis}, r.Names))
+			readOnce(s, r)
 			fmt.Println("held")
 			_, _ = io.Copy(io.Discard, os.Stdin)
 		}))

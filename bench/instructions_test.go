@@ -67,10 +67,10 @@ func BenchmarkInstructions(b *testing.B) {
 		acquire, release := redis.NewScript("return 1792319239123456"), redis.NewScript("return 33")
 		must.OK(v, errors.Join(acquire.Load(ctx, rdb).Err(), release.Load(ctx, rdb).Err()))
 		keys := []string{"{lock:x}:fair:holders", "{lock:x}:fair:meta", "{lock:x}:fair:queue", "{lock:x}:fair:tombstones"}
-		token, settings := protocol.NewKeeperID()+":1:30000.30000", protocol.Settings(3630000, "lock:wake:", false)
+		token := protocol.NewKeeperID() + protocol.NewAddress("lock:", false) + ":1:30000.30000"
 		return func() error {
-			return errors.Join(acquire.EvalSha(ctx, rdb, keys, token, 30000, "", settings).Err(),
-				release.EvalSha(ctx, rdb, keys[:3], token, settings).Err())
+			return errors.Join(acquire.EvalSha(ctx, rdb, keys, token, 30000, "", 3630000).Err(),
+				release.EvalSha(ctx, rdb, keys[:3], token, 3630000).Err())
 		}
 	})
 	for _, l := range locks {

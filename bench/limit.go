@@ -30,8 +30,8 @@ var limiters = []limiter{
 		open: rateLimit(nil),
 	},
 	{
-		name: "lockkeeper ratelimit, Retain", settings: "the same; permits are taken ahead",
-		open: rateLimit(&ratelimit.Options{Retain: true}),
+		name: "lockkeeper ratelimit, Ahead", settings: "the same; permits are taken ahead",
+		open: rateLimit(&ratelimit.Options{Ahead: true}),
 	},
 	{
 		name: "redis_rate", module: "github.com/go-redis/redis_rate/v10",

@@ -371,11 +371,7 @@ type readWrite struct {
 var readWrites = []readWrite{
 	{
 		library: library{name: "lockkeeper rwlock", settings: "defaults"},
-		openRW:  keeperRW(rwlock.Options{}),
-	},
-	{
-		library: library{name: "lockkeeper rwlock, Retain", settings: "Retain for readers"},
-		openRW:  keeperRW(rwlock.Options{Retain: true}),
+		openRW:  keeperRW,
 	},
 	{
 		library: library{
@@ -404,22 +400,18 @@ var readWrites = []readWrite{
 	},
 }
 
-// keeperRW is our read-write lock. The options are those of readers; a writer does not retain.
-func keeperRW(o rwlock.Options) func(t redistest.TB, at target) (read, write func(name string) lock) {
-	return func(t redistest.TB, at target) (read, write func(name string) lock) {
-		k := keeper(t, at.rdb(t), lockkeeper.Options{})
-		of := func(name string) *rwlock.Lock {
-			o := o
-			o.TTL = ttl
-			l, err := rwlock.New(k, name, &o)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return l
+// keeperRW is our read-write lock.
+func keeperRW(t redistest.TB, at target) (read, write func(name string) lock) {
+	k := keeper(t, at.rdb(t), lockkeeper.Options{})
+	of := func(name string) *rwlock.Lock {
+		l, err := rwlock.New(k, name, &rwlock.Options{TTL: ttl})
+		if err != nil {
+			t.Fatal(err)
 		}
-		return func(name string) lock { return waiting(benchmarks.Func(of(name).RLock)) },
-			func(name string) lock { return waiting(of(name)) }
+		return l
 	}
+	return func(name string) lock { return waiting(benchmarks.Func(of(name).RLock)) },
+		func(name string) lock { return waiting(of(name)) }
 }
 
 // count sums up how often a server has run what clients of this library send, and for how many microseconds.

@@ -48,7 +48,7 @@ var cases = []struct {
 	{"handoff", "from the release to the next distinct holder running, a client each", handoff},
 	{"fairness", "64 contenders, a client each, who hold for 10 ms and come again", fairness},
 	{"readers", "64 readers, a client each, who read for 1 to 9 ms and come again, and a writer every 100 ms", readers},
-	{"retained", "reads and turns that are granted inside the process, against the same without Retain", retained},
+	{"linger", "callers of a process that share leases, against the same without Linger", linger},
 	{"crash", "the holder's process is killed; and that of a waiter in front", crash},
 	{"limit", "16 callers of a limit, a client each", limit},
 	{"scale", "up to 100,000 waiters for one name, and 100,000 leases in one process", scale},

@@ -125,14 +125,16 @@ func TestChildHoldsUntilItIsKilled(t *testing.T) {
 	}
 }
 
-func TestRetainedIsMeasuredAgainstTheSameWithout(t *testing.T) {
-	figures, _ := measure(t, "retained")
-	for _, side := range retainSides("mutex") {
-		check.That(t, figures["retained/mutex "+side+" ns/op"].Value > 0, "no figures of %s", side)
+func TestLingerIsMeasuredAgainstTheSameWithout(t *testing.T) {
+	figures, _ := measure(t, "linger")
+	for _, kind := range []string{"rwlock", "mutex", "semaphore"} {
+		for _, x := range sidesOf("lockkeeper "+kind, lingerTime) {
+			check.That(t, figures["linger/inside "+x.name+" ns/op"].Value > 0, "no figures of %s", x.name)
+		}
 	}
 	// Counts, and a time that leases bound, do not depend on the machine.
-	plain, retain := figures["retained/readers rwlock cmds/read"].Value, figures["retained/readers rwlock, Retain cmds/read"].Value
-	check.That(t, plain >= 1.9 && retain <= plain/4, "commands per read: %v, with Retain %v", plain, retain)
-	wait := figures["retained/frozen rwlock, Retain ms/wait-max"].Value
-	check.That(t, wait >= 1000 && wait <= 5500, "a writer waits %v ms for a process that is frozen", wait)
+	plain, shared := figures["linger/readers lockkeeper rwlock cmds/1000-reads"].Value, figures["linger/readers lockkeeper rwlock, Linger 20ms cmds/1000-reads"].Value
+	check.That(t, plain >= 1900 && shared <= plain/4, "commands per 1,000 reads: %v, with Linger %v", plain, shared)
+	wait := figures["linger/frozen lockkeeper rwlock, Linger 10ms ms/wait-max"].Value
+	check.That(t, wait > 0 && wait <= 1000, "a writer waits %v ms for a process that is idle and frozen", wait)
 }

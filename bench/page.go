@@ -98,22 +98,27 @@ var pageTables = []table{
 		{title: "of one server's", of: "cluster", metric: "x-single"},
 		{title: "messages between servers per hand-off", of: "cluster", metric: "msgs/handoff"},
 	}},
-	{name: "retained", columns: []column{
-		{"without", func(l string) bool { return !strings.HasSuffix(l, ", Retain") }},
-		{"with `Retain`", func(l string) bool { return strings.HasSuffix(l, ", Retain") }},
+	{name: "inside", figures: []figure{
+		{title: "one goroutine, ns", of: "linger/inside", metric: "ns/op"},
+		{title: "allocations", of: "linger/inside", metric: "allocs/op"},
+		{title: "one per core, millions/s", of: "linger/inside", metric: "parallel/s", scale: 1e-6},
+	}},
+	{name: "sharing", figures: []figure{
+		{title: "reads/s", of: "linger/readers", metric: "reads/s"},
+		{title: "commands per 1,000 reads", of: "linger/readers", metric: "cmds/1000-reads"},
+		{title: "writer's wait, ms", of: "linger/readers", metric: "ms/wait"},
+		{title: "longest", of: "linger/readers", metric: "ms/wait-max"},
+	}},
+	{name: "linger", columns: []column{
+		{"without", func(l string) bool { return !lingers(l) }},
+		{"with `Linger`", lingers},
 	}, figures: []figure{
-		{title: "64 readers of a process, who pause after 100 reads, and a writer every 100 ms: reads/s", of: "retained/readers", metric: "reads/s"},
-		{title: "the same: commands per read", of: "retained/readers", metric: "cmds/read"},
-		{title: "the same: the writer's median wait, ms", of: "retained/readers", metric: "ms/wait"},
-		{title: "the same: its longest wait, ms", of: "retained/readers", metric: "ms/wait-max"},
-		{title: "nobody reads, 1 ms each way: the writer's wait, PINGs", of: "retained/writer/network=1ms", metric: "x-ping"},
-		{title: "nobody reads, loopback: the writer's wait, PINGs", of: "retained/writer", metric: "x-ping"},
-		{title: "reads and writes half and half, 2 processes: operations/s", of: "retained/half-writes/processes=2", metric: "ops/s"},
-		{title: "the same, 8 processes", of: "retained/half-writes/processes=8", metric: "ops/s"},
-		{title: "a process that retains a lease is frozen, with nobody inside: a writer's wait, ms", of: "retained/frozen", metric: "ms/wait"},
-		{title: "a mutex by one goroutine: lock and release, ns", of: "retained/mutex", metric: "ns/op"},
-		{title: "a mutex that two processes take in turns: turns/s", of: "retained/mutex/in-turns", metric: "ops/s"},
-		{title: "a mutex that two processes always want: turns/s", of: "retained/mutex/contended", metric: "ops/s"},
+		{title: "a mutex that two processes always want: turns/s", of: "linger/mutex/contended", metric: "ops/s"},
+		{title: "the same: the process with fewer has, %", of: "linger/mutex/contended", metric: "fewest-%"},
+		{title: "a mutex that two processes take in turns: turns/s", of: "linger/mutex/in-turns", metric: "ops/s"},
+		{title: "reads and writes half and half, 2 processes: operations/s", of: "linger/half-writes/processes=2", metric: "ops/s"},
+		{title: "the same, 8 processes", of: "linger/half-writes/processes=8", metric: "ops/s"},
+		{title: "an idle process that has read is frozen: a writer's wait, ms", of: "linger/frozen", metric: "ms/wait"},
 	}},
 }
 

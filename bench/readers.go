@@ -9,6 +9,25 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/benchmarks"
 )
 
+// writes takes a lock every 100 ms for 1 ms until a time, and returns how long each of them waited, in milliseconds.
+func writes(writer lock, until time.Time) (waits []float64, err error) {
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for ; time.Now().Before(until); <-tick.C {
+		start := time.Now()
+		release, err := writer(ctx)
+		if err != nil {
+			return nil, err
+		}
+		waits = append(waits, float64(time.Since(start))/1e6)
+		time.Sleep(time.Millisecond)
+		if err := release(); err != nil {
+			return nil, err
+		}
+	}
+	return waits, nil
+}
+
 // readers is 64 readers that overlap without a pause, each for 1 to 9 ms, and a writer that comes every 100 ms and writes
 // for 1 ms.
 //

@@ -7,7 +7,7 @@
 //		return schedule(ctx, fence) // until ctx ends, which is when the process must stop leading
 //	})
 //
-// The lock is of a kind that one holder has at a time, but not a mutex with Retain; see [Locker]. With a lock of
+// The lock is of a kind that one holder has at a time, but not a mutex with Linger; see [Locker]. With a lock of
 // [github.com/lockkeeper/lockkeeper/mutex] any candidate may take over; with [github.com/lockkeeper/lockkeeper/fair] it is the one
 // that has waited longest; and with [github.com/lockkeeper/lockkeeper/redlock] elections go on while a minority of the servers is
 // down. Package [github.com/lockkeeper/lockkeeper] documents leases and fences.
@@ -47,9 +47,11 @@
 //
 // # Outages
 //
-// While Redis does not answer, nobody is elected. The leader goes on until its deadline and then sees the loss; candidates
-// keep campaigning, with a pause that grows from MinBackoff to MaxBackoff after each Lock that failed. When Redis is back,
-// one is elected.
+// While Redis does not answer or refuses, be it with an error that requires intervention, such as WRONGPASS while credentials are
+// changed, or MISCONF while the disk is full, nobody is elected. The leader goes on until its deadline and then sees the loss;
+// candidates keep campaigning without end, with a pause that grows from MinBackoff to MaxBackoff after each Lock that failed. When
+// Redis is back, one is elected, after a pause of at most one and a half times MaxBackoff (7.5 s by default). The failures are
+// logged, and Options.Retry learns of each and can end the candidacy.
 //
 // [guarantees]: https://github.com/lockkeeper/lockkeeper/blob/main/docs/guarantees.md#what-a-store-must-do
 package election

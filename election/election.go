@@ -3,15 +3,16 @@ package election
 import (
 	"context"
 	"errors"
-	"strings"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/cenkalti/backoff/v4"
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/access"
+	"github.com/lockkeeper/lockkeeper/internal/random"
 	"github.com/lockkeeper/lockkeeper/internal/server"
+	"github.com/lockkeeper/lockkeeper/internal/share"
 )
 
 // ErrResign is returned by lead to stop leading while the process remains a candidate: Run releases the lock, so that another
@@ -26,9 +27,9 @@ type Locker interface {
 	// Holder returns who holds the lock, in any process; held is false if nobody does.
 	Holder(ctx context.Context) (holder lockkeeper.Holder, held bool, err error)
 
-	// Retains reports whether the leases of a process can be turns of one lease at the server, with one token and fence, as with
-	// Options.Retain of a mutex. New refuses such a lock.
-	Retains() bool
+	// Shares reports whether callers of a process can share a lease at the server, with one token and fence, as with Options.Linger of a
+	// mutex. New refuses such a lock.
+	Shares() bool
 }
 
 // Election is a process's view of an election: as a candidate by Run, and as an observer by Leader, Leading and Watch. It is
@@ -44,25 +45,25 @@ type Election struct {
 }
 
 // New returns the election that is decided by a lock. It sends nothing. The error is ErrInvalid if the locker is nil, if it is a
-// mutex with Options.Retain, whose terms would share a lease and its fence, or if an option is out of range.
+// mutex with Options.Linger, whose terms would share a lease and its fence, or if an option is out of range.
 func New(locker Locker, opts *Options) (*Election, error) {
 	if server.IsNil(locker) {
 		return nil, server.Invalid("the locker is nil")
 	}
-	if locker.Retains() {
-		return nil, retained(locker)
+	if locker.Shares() {
+		return nil, shared(locker)
 	}
 	o, err := opts.withDefaults()
 	if err != nil {
-		return nil, err
+		return nil, server.OfLock("election", locker.Name(), err)
 	}
 	return &Election{locker: locker, o: o, changed: make(chan struct{})}, nil
 }
 
-// retained is the error of a lock whose leases are turns of one at the server. Terms could not be told apart by their fences, and
+// shared is the error of a lock whose leases callers share. Terms could not be told apart by their fences, and
 // the lock would be held after Run has returned.
-func retained(locker Locker) error {
-	return server.Invalid("the lock %q is retained, so that terms would share a lease; set no Retain on the lock of an election", locker.Name())
+func shared(locker Locker) error {
+	return server.InvalidFor("election", locker.Name(), "the lock has Linger, so that terms would share a lease; set no Linger on the lock of an election")
 }
 
 // Run calls New with the default options, and then [Election.Run].
@@ -78,13 +79,13 @@ func Run(ctx context.Context, locker Locker, lead func(ctx context.Context, fenc
 // lost, and the lease's fence; [lockkeeper.LeaseFromContext] returns the lease. Run calls lead in the goroutine of the caller,
 // never after the lease or ctx has ended, and never before an earlier call has returned.
 //
-// Run blocks until ctx ends, until lead returns nil or an error without having lost the lease, or until the lock cannot be
-// acquired for a reason that requires intervention. The package comment says what happens at the end of each term. When Run
-// returns, lead is not running, and the lock is released or will expire. While Redis does not answer, the release blocks until
-// ctx or the lease has ended, or for a second if ctx has ended before.
+// Run blocks until ctx ends, or until lead returns nil or an error without having lost the lease. The package comment says what
+// happens at the end of each term. When Run returns, lead is not running, and the lock is released or will expire. While Redis
+// does not answer, the release blocks until ctx or the lease has ended, or for a second if ctx has ended before.
 //
-// Run goes on campaigning after ErrUnavailable, a *NotAcknowledgedError and a lost lease. It returns nil if lead returned nil,
-// and if ctx ended and nothing else went wrong, whatever ended it; ctx.Err() tells these apart. Otherwise the error is
+// Run goes on campaigning after a lost lease and after every error of Lock that can pass, also one that requires intervention, such
+// as WRONGPASS or MISCONF; Options.Retry can end it then. It returns nil if lead returned nil, and if ctx ended and nothing else
+// went wrong, whatever ended it; ctx.Err() tells these apart. Otherwise the error is
 //
 //   - the error that lead returned, unless it is ErrResign, or ctx has ended and it matches ctx.Err() or the cause of ctx; joined
 //     with the error of the release,
@@ -92,31 +93,35 @@ func Run(ctx context.Context, locker Locker, lead func(ctx context.Context, fenc
 //     ended as well,
 //   - ErrClosed: the keeper was closed,
 //   - ErrInvalid: lead is nil, another Run of this Election is in progress, or the Locker has returned a lease that is
-//     retained, or neither a lease nor an error,
-//   - an error reply of Redis that requires intervention, such as NOPERM, or an error of a Locker that is not of this module.
+//     shared (Linger), or neither a lease nor an error,
+//   - an error of Lock for which Options.Retry returned false.
 func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, fence uint64) error) error {
 	if lead == nil {
-		return server.Invalid("lead is nil")
+		return server.InvalidFor("election", e.locker.Name(), "lead is nil")
 	}
 	if !e.running.CompareAndSwap(false, true) {
-		return server.Invalid("another Run of the election %q is in progress; use an Election for each candidate", e.locker.Name())
+		return server.InvalidFor("election", e.locker.Name(), "another Run of this Election is in progress; use an Election for each candidate")
 	}
 	defer e.running.Store(false)
-	pauses := backoff.NewExponentialBackOff(backoff.WithInitialInterval(e.o.MinBackoff),
-		backoff.WithMaxInterval(e.o.MaxBackoff), backoff.WithMaxElapsedTime(0))
+	pauses := random.NewBackoff(e.o.MinBackoff, e.o.MaxBackoff)
+	var failures server.LogLimit
 	for {
 		lease, err := e.locker.Lock(ctx)
 		switch {
-		case err != nil && ctx.Err() != nil && (endedBy(ctx, err) || transient(err)):
+		case err != nil && ctx.Err() != nil && (endedBy(ctx, err) || !final(err)):
 			return nil
-		case err != nil && !transient(err):
+		case err != nil && (final(err) || e.o.Retry != nil && !e.o.Retry(err)):
 			return err
 		case err != nil:
-			e.o.Logger.Warn("campaign failed, will be repeated", "election", e.locker.Name(), "error", err)
+			level := slog.LevelWarn
+			if !transient(err) {
+				level = slog.LevelError
+			}
+			failures.Log(e.o.Logger, level, "campaign failed, will be repeated", "election", e.locker.Name(), "error", err)
 		case lease == nil:
-			return server.Invalid("the locker of %q, a %T, has returned neither a lease nor an error", e.locker.Name(), e.locker)
-		case isRetained(lease): // by a Locker that wraps another
-			return server.Join(retained(e.locker), lease.Release(ctx))
+			return server.InvalidFor("election", e.locker.Name(), "the locker, a %T, has returned neither a lease nor an error", e.locker)
+		case isShared(lease): // by a Locker that wraps another
+			return server.Join(shared(e.locker), lease.Release(ctx))
 		default:
 			began := time.Now()
 			if again, err := e.term(ctx, lease, lead); !again {
@@ -126,7 +131,7 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, fence
 				pauses.Reset()
 			}
 		}
-		if !sleep(ctx, pauses.NextBackOff()) {
+		if !sleep(ctx, pauses.Next()) {
 			return nil
 		}
 	}
@@ -137,12 +142,17 @@ func endedBy(ctx context.Context, err error) bool {
 	return errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx))
 }
 
-func isRetained(lease *lockkeeper.Lease) bool {
-	t, ok := protocol.ParseToken(lease.Token())
-	return ok && strings.Contains(t.Flags, protocol.FlagRetained)
+func isShared(lease *lockkeeper.Lease) bool {
+	_, is := access.HandleOf(lease).(*share.Lease)
+	return is
 }
 
-// transient reports whether another Lock may succeed after this error.
+// final reports whether every Lock would return this error.
+func final(err error) bool {
+	return errors.Is(err, lockkeeper.ErrInvalid) || errors.Is(err, lockkeeper.ErrClosed)
+}
+
+// transient reports whether another Lock may succeed after this error without intervention.
 func transient(err error) bool {
 	var unacknowledged *lockkeeper.NotAcknowledgedError
 	return errors.Is(err, lockkeeper.ErrUnavailable) || errors.Is(err, lockkeeper.ErrLost) || errors.Is(err, lockkeeper.ErrNotAcquired) ||

@@ -71,12 +71,13 @@ func TestLimitsMatchDocs(t *testing.T) {
 
 // TestDerivedDefaults checks that a backoff that is set alone is not beyond the other one.
 func TestDerivedDefaults(t *testing.T) {
-	for set, want := range map[Options]Options{
-		{MinBackoff: time.Minute}:      {MinBackoff: time.Minute, MaxBackoff: time.Minute},
-		{MaxBackoff: time.Millisecond}: {MinBackoff: time.Millisecond, MaxBackoff: time.Millisecond},
-		{MinBackoff: time.Second}:      {MinBackoff: time.Second, MaxBackoff: defaultMaxBackoff},
-		{MaxBackoff: time.Minute}:      {MinBackoff: defaultMinBackoff, MaxBackoff: time.Minute},
+	for _, x := range []struct{ set, want Options }{
+		{Options{MinBackoff: time.Minute}, Options{MinBackoff: time.Minute, MaxBackoff: time.Minute}},
+		{Options{MaxBackoff: time.Millisecond}, Options{MinBackoff: time.Millisecond, MaxBackoff: time.Millisecond}},
+		{Options{MinBackoff: time.Second}, Options{MinBackoff: time.Second, MaxBackoff: defaultMaxBackoff}},
+		{Options{MaxBackoff: time.Minute}, Options{MinBackoff: defaultMinBackoff, MaxBackoff: time.Minute}},
 	} {
+		set, want := x.set, x.want
 		o, err := set.withDefaults()
 		check.That(t, err == nil && o.MinBackoff == want.MinBackoff && o.MaxBackoff == want.MaxBackoff,
 			"%+v: MinBackoff %v, MaxBackoff %v, %v", set, o.MinBackoff, o.MaxBackoff, err)

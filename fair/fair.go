@@ -2,6 +2,7 @@ package fair
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
@@ -29,6 +30,8 @@ const Kind lockkeeper.Kind = "fair"
 
 // Lock is a fair lock on one name. It is immutable and safe for concurrent use.
 type Lock struct {
+	_ [0]sync.Mutex // so that go vet reports copies
+
 	lock *keeper.Lock
 }
 
@@ -51,7 +54,7 @@ func New(k *lockkeeper.Keeper, name string, opts *Options) (*Lock, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Lock{lock}, nil
+	return &Lock{lock: lock}, nil
 }
 
 // Name returns the name of the lock.
@@ -60,8 +63,8 @@ func (l *Lock) Name() string { return l.lock.Name() }
 // Key returns the Redis key of the lock, which identifies it among all locks; lockkeeper.LockAll needs it.
 func (l *Lock) Key() string { return l.lock.Key() }
 
-// Retains returns false: each lease has a token and a fence of its own. Package election asks for it.
-func (l *Lock) Retains() bool { return false }
+// Shares returns false: each lease has a token and a fence of its own. Package election asks for it.
+func (l *Lock) Shares() bool { return false }
 
 // Lock queues until it is the caller's turn, until ctx ends, or until the keeper's retry policy gives up, and returns the lease.
 // Requests are granted in the order in which the server queued them. The first wait of a keeper subscribes before its request
@@ -78,11 +81,7 @@ func (l *Lock) TryLock(ctx context.Context) (*lockkeeper.Lease, error) {
 
 // Do calls fn while holding the lock; see package [lockkeeper].
 func (l *Lock) Do(ctx context.Context, fn func(ctx context.Context, fence uint64) error) error {
-	h, err := l.lock.Acquire(ctx, keeper.Terms{})
-	if err != nil {
-		return err
-	}
-	return h.Do(ctx, fn)
+	return l.lock.Do(ctx, keeper.Terms{}, fn)
 }
 
 // Adopt makes a lease from a token that holds the lock; see package [lockkeeper].

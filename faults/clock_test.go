@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -16,12 +17,12 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
+	"github.com/lockkeeper/lockkeeper/ratelimit"
 )
 
-// TestRealServerClockJumps sets the clock forward and back by an hour while each primitive is held and contended.
-// After a jump forward all leases have expired; after a jump back they would last an hour longer, and are shortened
-// to their ttl.
-func TestRealServerClockJumps(t *testing.T) {
+// startWithClock starts a server, and returns how its clock is set: to this machine's and so much more.
+func startWithClock(t *testing.T) (s *redistest.Server, set func(offset time.Duration)) {
+	t.Helper()
 	cc, err := exec.LookPath("cc")
 	if err != nil {
 		if os.Getenv("LOCKKEEPER_NEED_REDIS") != "" {
@@ -34,10 +35,8 @@ func TestRealServerClockJumps(t *testing.T) {
 	if out, err := exec.Command(cc, "-shared", "-fPIC", "-O1", "-o", shim, "testdata/clockshim.c").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	offset := time.Duration(0)
-	jump := func(by time.Duration) {
+	set = func(offset time.Duration) {
 		t.Helper()
-		offset += by
 		f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE, 0o600) // in place: it is mapped
 		if err == nil {
 			_, err = f.WriteAt(binary.LittleEndian.AppendUint64(nil, uint64(offset.Microseconds())), 0)
@@ -45,11 +44,63 @@ func TestRealServerClockJumps(t *testing.T) {
 		}
 		must.OK(t, err)
 	}
-	jump(0)
+	set(0)
 	redistest.RequireBinary(t)
 	t.Setenv("LD_PRELOAD", shim)
 	t.Setenv("CLOCK_OFFSET", file)
-	s := redistest.Start(t)
+	return redistest.Start(t), set
+}
+
+// TestRealServerClockAnywhere hands each primitive over and fills a rate limit with the server's clock at times of a machine that does not
+// know the time, and where its time gets another digit or bit. At the last ones, nothing is granted.
+func TestRealServerClockAnywhere(t *testing.T) {
+	s, set := startWithClock(t)
+	admin := s.Client()
+	ctx := must.Within(t, time.Minute)
+	for _, at := range []int64{0, 86400e3, 1e10 - 1, 1e10 + 1, 915148800e3, 1e12 - 1, 1e12 + 1, (1<<31 - 1) * 1000, (1<<32 - 1) * 1000, 1e13 - 1} {
+		set(time.Until(time.UnixMilli(at)))
+		a, b := newKeeper(t, admin), newKeeper(t, admin)
+		name, late := strconv.FormatInt(at, 10), at > 359e10
+		for _, p := range primitives {
+			uses := must.Get(p.uses(a, name, time.Minute))(t)
+			first, err := uses[len(uses)-1].acquire(ctx)
+			if late {
+				check.That(t, err != nil && strings.Contains(err.Error(), "October 2083"), "%s at %d: %v", p.kind, at, err)
+				continue
+			}
+			must.That(t, err == nil, "%s at %d: %v", p.kind, at, err)
+			got := make(chan *lockkeeper.Lease, 1)
+			go func() { got <- must.Get(must.Get(p.uses(b, name, time.Minute))(t)[0].acquire(ctx))(t) }()
+			if p.kind != "semaphore" {
+				awaitWaiter(ctx, t, admin, p.kind, name)
+			}
+			must.OK(t, first.Release(ctx))
+			second := must.Receive(t, got, 20*time.Second, "a lease")
+			checkRises(t, p.kind, first, second)
+			must.OK(t, second.Release(ctx))
+		}
+		l := must.Get(ratelimit.New(a, name, 2, time.Second, nil))(t)
+		for i := 0; i < 3 && !late; i++ {
+			r, err := l.Allow(ctx)
+			check.That(t, err == nil && r.Allowed == (i < 2) && (r.RetryAfter > 0) == (i == 2), "call %d at %d: %+v, %v", i, at, r, err)
+		}
+		if !late {
+			must.OK(t, l.Wait(ctx))
+		}
+	}
+}
+
+// TestRealServerClockJumps sets the clock forward and back by an hour while each primitive is held and contended.
+// After a jump forward all leases have expired; after a jump back they would last an hour longer, and are shortened
+// to their ttl.
+func TestRealServerClockJumps(t *testing.T) {
+	s, set := startWithClock(t)
+	offset := time.Duration(0)
+	jump := func(by time.Duration) {
+		t.Helper()
+		offset += by
+		set(offset)
+	}
 	admin := s.Client()
 	ctx := must.Within(t, time.Minute)
 

@@ -29,7 +29,7 @@ func now() int64 {
 type span struct {
 	Name    string
 	Weight  int  // its share of the name's capacity
-	Shares  bool // it may have the fence of another that is granted by the same retained lease; it is a read
+	Shares  bool // it may have the fence of another, of the same lease (Linger) or block (Ahead)
 	Fence   uint64
 	Called  int64 // when it was requested
 	Queued  int64 // when it was known to be in the queue; 0: it was not

@@ -62,7 +62,7 @@ func inBackground(f func() error) chan error {
 // use is one way to use a lock, and its share of the capacity.
 type use struct {
 	weight  int
-	shares  bool          // a retained lease may have granted it, of which the fence is
+	shares  bool          // see span.Shares
 	pause   time.Duration // after each use at most, in addition to that of others
 	acquire func(ctx context.Context) (*lockkeeper.Lease, error)
 

@@ -92,21 +92,23 @@ var soaked = append(slices.Clone(primitives), primitive{
 	},
 }, primitive{
 	"rate_inside", 20, false, func(k *lockkeeper.Keeper, name string, _ time.Duration) ([]use, error) {
-		l, err := ratelimit.New(k, name, 20, window, &ratelimit.Options{Retain: true})
+		l, err := ratelimit.New(k, name, 20, window, &ratelimit.Options{Ahead: true})
 		u := use{weight: 1, shares: true, per: window, take: l.DoN} // the grants of a block have its fence
 		return []use{u, u, u}, err
 	},
-}, primitive{"retained", readers, false, retainedUses}, primitive{"pool", permits, false, pooledUses})
+}, primitive{"shared_reads", readers, false, sharedReads}, primitive{"shared_permits", permits, false, sharedPermits})
 
-// retainedUses are a writer that comes now and then, and readers that are granted the lock inside their process meanwhile.
-func retainedUses(k *lockkeeper.Keeper, name string, ttl time.Duration) ([]use, error) {
-	l, err := rwlock.New(k, name, &rwlock.Options{TTL: ttl, Retain: true})
+const linger = 100 * time.Millisecond
+
+// sharedReads are a writer that comes now and then, and readers of a process that share leases.
+func sharedReads(k *lockkeeper.Keeper, name string, ttl time.Duration) ([]use, error) {
+	l, err := rwlock.New(k, name, &rwlock.Options{TTL: ttl, Linger: linger})
 	read := use{weight: 1, shares: true, acquire: l.RLock}
 	return []use{{weight: readers, pause: 2 * time.Second, acquire: l.Lock}, read, read, read, read}, err
 }
 
-func pooledUses(k *lockkeeper.Keeper, name string, ttl time.Duration) ([]use, error) {
-	s, err := semaphore.New(k, name, permits, &semaphore.Options{TTL: ttl, Retain: true})
+func sharedPermits(k *lockkeeper.Keeper, name string, ttl time.Duration) ([]use, error) {
+	s, err := semaphore.New(k, name, permits, &semaphore.Options{TTL: ttl, Linger: linger})
 	of := func(n int) use {
 		return use{weight: n, shares: true, acquire: func(ctx context.Context) (*lockkeeper.Lease, error) { return s.AcquireN(ctx, n) }}
 	}
@@ -125,7 +127,7 @@ type soak struct {
 	last   map[string]uint64 // by name: the largest fence of earlier rounds
 	faults map[string]int    // how often each was injected
 	grants int
-	inside int // of which were granted by a retained lease that another had brought
+	inside int // of which were granted inside, by a lease that another had been granted
 }
 
 // runWorkload runs all uses of all primitives until the context ends.

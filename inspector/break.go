@@ -221,7 +221,7 @@ func (v *breakView) setResult(b *admin.BreakResult) {
 	}
 	for _, h := range b.Holders {
 		if h.ExpiresIn < 0 {
-			v.Lasts = "until its process notices by itself: it is the lock of another library"
+			v.Lasts = "until its process notices by itself: its lease never expires"
 			return
 		}
 	}

@@ -34,6 +34,7 @@ type fake struct {
 	overlaps int // lists that began during another
 	broken   []admin.BreakOptions
 	nothing  bool // a break finds nothing to end
+	oneNode  bool // of a Cluster
 }
 
 func newFake() *fake {
@@ -66,6 +67,7 @@ func (f *fake) list(ctx context.Context, pattern string, limit int) (l listing, 
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.active--
+	l.oneNode = f.oneNode
 	for _, e := range f.entries {
 		if pattern != "" && !protocol.MatchGlob(pattern, e.Name) {
 			continue

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"path"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
@@ -32,6 +33,8 @@ var (
 
 // Handler serves the pages. It is safe for concurrent use.
 type Handler struct {
+	_ [0]sync.Mutex // so that go vet reports copies
+
 	opts    Options
 	prefix  string
 	watches *watches

@@ -157,7 +157,11 @@ func TestListSortsAndFilters(t *testing.T) {
 	h.get("/", 200, "4 names", "3 held", "33 waiters", "never", "1 h 00 min", "web-1 billing", "batch</span> <span class=\"soft\">and 6 more", "another library", `aria-sort="descending"`, `<form id="search" method="get" action="./"`, "<noscript>As of this request.", `scope="col"`, `scope="row"`)
 	h.get("/?sort=name", 200, `aria-sort="ascending"`)
 	h.get("/?q=zzz", 200, "No name matches")
-	serve(t, newFake(), Options{}).get("/", 200, "No lock is held")
+	none := serve(t, newFake(), Options{}).get("/", 200, "No lock is held")
+	check.That(t, !strings.Contains(none, "only its locks"), "%s", none)
+	one := newFake()
+	one.oneNode = true
+	serve(t, one, Options{}).get("/", 200, "a node of a Cluster, and only its locks are shown")
 }
 
 func TestLongListIsPaged(t *testing.T) {
@@ -217,6 +221,7 @@ func TestSentences(t *testing.T) {
 		"1 waiter: the first wants 1 permit, and 0 of 5 are free. All 2 concurrent calls are in use.": {Kind: "ratelimit", Limits: &admin.Limits{Limit: 5, Used: 6, MaxConcurrent: 2, Held: 2}, Waiters: waiters{{Permits: 1}}},
 		"2 calls wait for the end of the pause, in 30 s.":                                             {Kind: "ratelimit", Limits: &admin.Limits{Limit: 5, PausedFor: 30 * time.Second}, Waiters: waiters{{}, {}}},
 		"The job has succeeded. It may be run again in 2 h 00 min.":                                   {Kind: "once", RunAgainIn: 2 * time.Hour},
+		"The job has succeeded. The record of that never expires.":                                    {Kind: "once", RunAgainIn: -time.Millisecond},
 		"Nobody waits.":                      {Kind: "ratelimit", Limits: &admin.Limits{Limit: 5, Used: 6}},
 		"Nobody holds it, and nobody waits.": {Kind: "ratelimit", Limits: &admin.Limits{Limit: 5}},
 	} {

@@ -177,6 +177,7 @@ type listView struct {
 	Total int
 	Found int
 	More  bool // there are more names than were read
+	One   bool // the names are of one node of a Cluster
 	Held  int  // of those found
 	Waits int
 
@@ -204,7 +205,7 @@ type rowView struct {
 
 func newListView(q listQuery, s state[listing], interval time.Duration) listView {
 	found := q.selected(s.value.entries)
-	v := listView{Query: q, Seen: seenAt(s.at, s.err, interval), Total: len(s.value.entries), Found: len(found), More: s.value.more}
+	v := listView{Query: q, Seen: seenAt(s.at, s.err, interval), Total: len(s.value.entries), Found: len(found), More: s.value.more, One: s.value.oneNode}
 	for _, e := range found {
 		v.Waits += e.Waiters
 		if e.Holders > 0 {

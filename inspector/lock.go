@@ -115,7 +115,6 @@ type holderView struct {
 	Percent       int  // of its ttl that is left
 	TTL           string
 	Unconfirmed   bool
-	Retained      bool
 	Fence         uint64
 	Mode, Permits string
 	Break         string // a URL
@@ -205,7 +204,7 @@ func breakable(i *admin.LockState) []lockkeeper.Holder {
 func newHolderView(q lockQuery, h lockkeeper.Holder, modes, canBreak bool) holderView {
 	v := holderView{
 		ID: holderRef(h), Owner: ownerText(h.Owner, h.Keeper), Keeper: keeperText(h.Keeper), Note: visible(h.Note), Left: expiry(h.ExpiresIn), Never: h.ExpiresIn < 0,
-		Fence: h.Fence, Mode: mode(modes, h.Writes), Permits: permits(h.Permits), Retained: h.Retained,
+		Fence: h.Fence, Mode: mode(modes, h.Writes), Permits: permits(h.Permits),
 	}
 	if !h.Since.IsZero() {
 		v.Since = instant(h.Since)

@@ -10,6 +10,8 @@ import (
 // sentence says what a lock is doing, and what its first waiter waits for.
 func sentence(i *admin.LockState) string {
 	switch {
+	case i.RunAgainIn < 0:
+		return "The job has succeeded. The record of that never expires."
 	case i.RunAgainIn > 0:
 		return fmt.Sprintf("The job has succeeded. It may be run again in %s.", duration(i.RunAgainIn))
 	case len(i.Holders)+len(i.Waiters) == 0 && (i.Limits == nil || i.Limits.Used == 0):

@@ -26,6 +26,7 @@ type lockID struct {
 type listing struct {
 	entries []admin.LockSummary
 	more    bool // there are more than entries
+	oneNode bool // they are of one node of a Cluster
 }
 
 // keeperSource is the source of a keeper.
@@ -33,7 +34,8 @@ type keeperSource struct{ *lockkeeper.Keeper }
 
 func (k keeperSource) list(ctx context.Context, pattern string, limit int) (listing, error) {
 	var l listing
-	for e, err := range admin.List(ctx, k.Keeper, &admin.ListOptions{Match: pattern, Owners: true}) {
+	opts := &admin.ListOptions{Match: pattern, Owners: true, OneNode: func() { l.oneNode = true }}
+	for e, err := range admin.List(ctx, k.Keeper, opts) {
 		if err != nil {
 			return listing{}, err
 		}

@@ -22,10 +22,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/random"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/lockkeeper/lockkeeper/ratelimit"
@@ -56,13 +57,11 @@ type Options struct {
 	// to 365 days. Not for Rate, which has no leases. Default 30 s.
 	TTL time.Duration
 
-	// Retain is that of [ratelimit.Options] for Rate and of [semaphore.Options] for Concurrent, and not for the others.
-	// Default false.
-	//
-	// While a process keeps a permit that no job uses, the first Do of another process with MaxWait 0 is postponed.
-	Retain bool
+	// Ahead is that of [ratelimit.Options], for Rate alone. Default false.
+	Ahead bool
 
-	// Logger receives a warning if the lease of a job is lost while the job runs. Default slog.Default().
+	// Logger receives a warning if the lease of a job is lost while the job runs, and an error if jobs are postponed for a reason
+	// that requires intervention, once a minute. Default slog.Default().
 	Logger *slog.Logger
 }
 
@@ -71,7 +70,8 @@ type PostponedError struct {
 	RetryAfter time.Duration // when to try again, at random within the bounds that Options.RetryAfter describes
 
 	// Err is the reason. It matches lockkeeper.ErrNotAcquired if the limit is reached, and lockkeeper.ErrUnavailable if Redis
-	// does not answer. It may also match ErrClosed, a *NotAcknowledgedError or ctx.Err().
+	// does not answer. It may also match ErrClosed, a *NotAcknowledgedError or ctx.Err(), or be an error reply of Redis that
+	// requires intervention, such as WRONGPASS or MISCONF.
 	Err error
 }
 
@@ -83,10 +83,13 @@ func (e *PostponedError) Error() string {
 // Unwrap returns Err.
 func (e *PostponedError) Unwrap() error { return e.Err }
 
-// Limiter decides for each key whether a job may run. It is immutable and safe for concurrent use.
+// Limiter decides for each key whether a job may run. It is safe for concurrent use.
 type Limiter struct {
-	open func(name string) (calls, error)
-	o    Options
+	_ [0]sync.Mutex // so that go vet reports copies
+
+	open     func(name string) (calls, error)
+	o        Options
+	refusals server.LogLimit
 }
 
 // calls are those of the limit of one key. The lease is nil if nothing is held while the job runs.
@@ -97,7 +100,7 @@ type calls struct {
 // Exclusive returns a limiter that runs one job of a key at a time. It sends nothing. The error is ErrInvalid if an option is
 // out of range.
 func Exclusive(k *lockkeeper.Keeper, opts *Options) (*Limiter, error) {
-	return newLimiter(opts, withoutRetain, func(name string, o Options) (calls, error) {
+	return newLimiter(opts, withoutAhead, func(name string, o Options) (calls, error) {
 		m, err := mutex.New(k, name, &mutex.Options{TTL: o.TTL})
 		if err != nil {
 			return calls{}, err
@@ -109,8 +112,8 @@ func Exclusive(k *lockkeeper.Keeper, opts *Options) (*Limiter, error) {
 // Concurrent returns a limiter that runs at most limit jobs of a key at a time. It sends nothing. The error is ErrInvalid if the
 // limit is not from 1 to 1,000,000,000 or an option is out of range.
 func Concurrent(k *lockkeeper.Keeper, limit int, opts *Options) (*Limiter, error) {
-	return newLimiter(opts, anything, func(name string, o Options) (calls, error) {
-		s, err := semaphore.New(k, name, limit, &semaphore.Options{TTL: o.TTL, Retain: o.Retain})
+	return newLimiter(opts, withoutAhead, func(name string, o Options) (calls, error) {
+		s, err := semaphore.New(k, name, limit, &semaphore.Options{TTL: o.TTL})
 		if err != nil {
 			return calls{}, err
 		}
@@ -123,7 +126,7 @@ func Concurrent(k *lockkeeper.Keeper, limit int, opts *Options) (*Limiter, error
 // ratelimit.MinWindow to ratelimit.MaxWindow, or an option is out of range.
 func Rate(k *lockkeeper.Keeper, limit int, window time.Duration, opts *Options) (*Limiter, error) {
 	return newLimiter(opts, withoutTTL, func(name string, o Options) (calls, error) {
-		r, err := ratelimit.New(k, name, limit, window, &ratelimit.Options{Retain: o.Retain})
+		r, err := ratelimit.New(k, name, limit, window, &ratelimit.Options{Ahead: o.Ahead})
 		if err != nil {
 			return calls{}, err
 		}
@@ -142,7 +145,7 @@ func Rate(k *lockkeeper.Keeper, limit int, window time.Duration, opts *Options) 
 
 // ConcurrentRate is Rate for a limiter that also runs at most maxConcurrent jobs of a key at a time, from 1 to 1,000,000,000.
 func ConcurrentRate(k *lockkeeper.Keeper, limit int, window time.Duration, maxConcurrent int, opts *Options) (*Limiter, error) {
-	return newLimiter(opts, withoutRetain, func(name string, o Options) (calls, error) {
+	return newLimiter(opts, withoutAhead, func(name string, o Options) (calls, error) {
 		r, err := ratelimit.NewConcurrent(k, name, limit, window, maxConcurrent, &ratelimit.ConcurrentOptions{TTL: o.TTL})
 		if err != nil {
 			return calls{}, err
@@ -160,11 +163,9 @@ type refused struct {
 func (e *refused) Error() string { return fmt.Sprintf("rate limit %q: %v", e.name, e.Unwrap()) }
 func (e *refused) Unwrap() error { return lockkeeper.ErrNotAcquired }
 
-func anything(Options) error { return nil }
-
-func withoutRetain(o Options) error {
-	if o.Retain {
-		return server.Invalid("Retain is set, which is for Concurrent and Rate only; leave it false")
+func withoutAhead(o Options) error {
+	if o.Ahead {
+		return server.Invalid("Ahead is set, which is for Rate only; leave it false")
 	}
 	return nil
 }
@@ -199,9 +200,9 @@ func newLimiter(opts *Options, check func(Options) error, open func(name string,
 	if o.RetryAfter < time.Millisecond || o.RetryAfter > 24*time.Hour {
 		return nil, server.Invalid("RetryAfter %v is not between %v and %v", o.RetryAfter, time.Millisecond, 24*time.Hour)
 	}
-	l := &Limiter{func(name string) (calls, error) { return open(name, o) }, o}
-	if _, err := l.open(o.Prefix + "x"); err != nil { // checks the options
-		return nil, err
+	l := &Limiter{open: func(name string) (calls, error) { return open(name, o) }, o: o}
+	if _, err := l.open(o.Prefix + "x"); err != nil { // checks the options, which are not those of one key
+		return nil, server.OfLock("", "", server.WithoutName(err))
 	}
 	return l, nil
 }
@@ -213,8 +214,8 @@ func newLimiter(opts *Options, check func(Options) error, open func(name string,
 // nil, Do returns nil, even if the lease was lost: the job has been done, and running it again would not undo that. The loss is
 // logged.
 //
-// If fn was not run but may be run later, the error is a *PostponedError. Other errors require intervention: ErrInvalid for a
-// key that is empty or no valid name, and error replies of Redis such as NOPERM.
+// If fn was not run, the error is a *PostponedError, whatever the reason, since a job must not count as failed, or be given up, when
+// Redis refuses for a while. The only other error is ErrInvalid, for a key that is empty or no valid name.
 //
 // Do waits for other jobs for at most Options.MaxWait. In addition it blocks for a round trip, or for up to three attempts
 // while Redis fails.
@@ -233,6 +234,9 @@ func (l *Limiter) do(ctx context.Context, key string, maxWait time.Duration, fn 
 		return server.Invalid("the key is empty")
 	}
 	name := l.o.Prefix + key
+	if fn == nil {
+		return server.InvalidFor("job", name, "fn is nil")
+	}
 	one, err := l.open(name)
 	if err != nil {
 		return err
@@ -279,8 +283,11 @@ func (l *Limiter) postponed(ctx context.Context, err error) error {
 	)
 	passes := errors.Is(err, lockkeeper.ErrNotAcquired) || errors.Is(err, lockkeeper.ErrUnavailable) || errors.Is(err, lockkeeper.ErrClosed) ||
 		errors.As(err, &unacknowledged) || ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded)
-	if !passes {
+	switch {
+	case errors.Is(err, lockkeeper.ErrInvalid):
 		return err
+	case !passes:
+		l.refusals.Log(l.o.Logger, slog.LevelError, "jobs are postponed", "error", err)
 	}
 	d := l.o.RetryAfter
 	if errors.As(err, &limited) {
@@ -289,5 +296,5 @@ func (l *Limiter) postponed(ctx context.Context, err error) error {
 	if errors.As(err, &none) {
 		d = max(d, none.after)
 	}
-	return &PostponedError{d + rand.N(l.o.RetryAfter/2+1), err}
+	return &PostponedError{d + time.Duration(random.Float64()*float64(l.o.RetryAfter/2)), err}
 }

@@ -3,6 +3,7 @@ package joblimit_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -83,8 +84,8 @@ func TestLimitCountsJobsOfOneKey(t *testing.T) {
 	}
 }
 
-// TestRetain: a process keeps the permits of a key for its next jobs, until another process asks.
-func TestRetain(t *testing.T) {
+// TestAhead: a process takes permits of a key for its next jobs, and lets those in without a round trip.
+func TestAhead(t *testing.T) {
 	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
 		inside := 0
 		k := s.Keeper(t, &lockkeeper.Options{Hooks: lockkeeper.Hooks{AcquireDone: func(e lockkeeper.Event) {
@@ -92,17 +93,12 @@ func TestRetain(t *testing.T) {
 				inside++
 			}
 		}}})
-		o := &joblimit.Options{Retain: true}
-		here, there := must.Get(joblimit.Concurrent(k, 2, o))(t), must.Get(joblimit.Concurrent(s.Keeper(t, nil), 2, o))(t)
-		for range 10 {
-			must.OK(t, here.Do(t.Context(), "a", nothing))
-			synctest.Wait() // the first one has made the keeper subscribe
+		l := must.Get(joblimit.Rate(k, 1000, time.Second, &joblimit.Options{Ahead: true}))(t)
+		for range 100 {
+			must.OK(t, l.Do(t.Context(), "a", nothing))
 		}
-		check.That(t, inside >= 8, "%d of 10 jobs were let in without a round trip", inside)
-		hold(t, here, "a", 2)()
-		requirePostponed(t, there, "a", time.Second, 1500*time.Millisecond)
-		synctest.Wait() // the permits are given back
-		must.OK(t, there.Do(t.Context(), "a", nothing))
+		check.That(t, inside >= 50, "%d of 100 jobs were let in without a round trip", inside)
+		time.Sleep(2 * time.Second) // until all permits have returned
 	})
 }
 
@@ -147,33 +143,91 @@ func TestMaxWaitWaitsForTurn(t *testing.T) {
 	})
 }
 
-func TestOutcomeIsThatOfJob(t *testing.T) {
-	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
-		var log strings.Builder
-		o := &joblimit.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}
-		l := must.Get(joblimit.Exclusive(s.Keeper(t, nil), o))(t)
-		failed := errors.New("failed")
-		for _, want := range []error{nil, failed} {
-			if err := l.Do(t.Context(), "a", func(context.Context) error { return want }); err != want {
-				t.Errorf("%v, want %v", err, want)
-			}
-			log.Reset()
-			err := l.Do(t.Context(), "a", func(ctx context.Context) error {
-				check.That(t, lockkeeper.LeaseFromContext(ctx).Fence() != 0, "the context has no lease")
-				s.LoseLease(t, "job:a")
-				<-ctx.Done()
-				return want
+// TestEndsTogether: what ends a job can coincide. The steps happen in this order, and then the job returns.
+func TestEndsTogether(t *testing.T) {
+	failed := errors.New("failed")
+	for _, c := range []struct {
+		steps    string
+		returned error
+		errors   []error // all that the error matches; none: it is nil
+		lost     bool    // the loss is logged
+	}{
+		{"", nil, nil, false},
+		{"", failed, []error{failed}, false},
+		{"lose", nil, nil, true},
+		{"lose", failed, []error{failed, lockkeeper.ErrLost}, true},
+		{"lose ended", nil, nil, true},
+		{"lose ended", lockkeeper.ErrLost, []error{lockkeeper.ErrLost}, true}, // its cause
+		{"lose ended cancel", failed, []error{failed, lockkeeper.ErrLost}, true},
+		{"cancel", nil, nil, false},
+		{"cancel", context.Canceled, []error{context.Canceled}, false},
+		{"cancel lose", nil, nil, true},
+		{"cancel lose", failed, []error{failed, lockkeeper.ErrLost}, true},
+		{"close", nil, nil, false},
+		{"close", failed, []error{failed}, false},
+		{"cancel close", failed, []error{failed}, false},
+		{"outage cancel", nil, nil, false},
+		{"outage", failed, []error{failed}, false},
+		{"outage ended", failed, []error{failed, lockkeeper.ErrLost}, true},
+		{"panic", nil, nil, false},
+		{"cancel panic", nil, nil, false},
+	} {
+		t.Run(fmt.Sprint(c.steps, ", ", c.returned), func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
+				var log strings.Builder
+				k := s.Keeper(t, nil)
+				l := must.Get(joblimit.Exclusive(k, &joblimit.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}))(t)
+				ctx, cancel := context.WithCancel(t.Context())
+				step := map[string]func(context.Context){
+					"lose":   func(context.Context) { s.LoseLease(t, "job:a") },
+					"ended":  func(ctx context.Context) { <-ctx.Done() },
+					"cancel": func(context.Context) { cancel() },
+					"close":  func(context.Context) { _ = k.Close() },
+					"outage": func(context.Context) { s.Unreachable() },
+					"panic":  func(context.Context) { panic("bad job") },
+				}
+				err := func() error {
+					defer func() { _ = recover() }()
+					return l.Do(ctx, "a", func(ctx context.Context) error {
+						check.That(t, lockkeeper.LeaseFromContext(ctx).Fence() != 0, "the context has no lease")
+						for _, name := range strings.Fields(c.steps) {
+							step[name](ctx)
+						}
+						return c.returned
+					})
+				}()
+				check.That(t, (err == nil) == (len(c.errors) == 0) && !errors.As(err, new(*joblimit.PostponedError)), "Do: %v", err)
+				for _, want := range c.errors {
+					check.Is(t, err, want, "the error")
+				}
+				check.That(t, errors.Is(err, lockkeeper.ErrLost) == (c.lost && err != nil), "Do: %v", err)
+				check.That(t, strings.Contains(log.String(), "lease lost") == c.lost, "the log: %q", log.String())
+				s.Restore()
+				s.RequireFree(t, "job:a")
 			})
-			check.That(t, errors.Is(err, want) && errors.Is(err, lockkeeper.ErrLost) == (want != nil),
-				"after a loss: %v, want %v", err, want)
-			check.That(t, strings.Contains(log.String(), "lease lost"), "the loss was not logged: %q", log.String())
+		})
+	}
+}
+
+// TestEndsWhileRefused: another job has the limit, and this happens as the job is refused or MaxWait passes: it is postponed all the same.
+func TestEndsWhileRefused(t *testing.T) {
+	for _, maxWait := range []time.Duration{0, time.Second} {
+		for _, name := range []string{"nothing", "cancel", "close"} {
+			t.Run(fmt.Sprint(name, ", ", maxWait), func(t *testing.T) {
+				bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
+					end := hold(t, must.Get(joblimit.Exclusive(s.Keeper(t, nil), nil))(t), "a", 1)
+					k := s.Keeper(t, nil)
+					l := must.Get(joblimit.Exclusive(k, &joblimit.Options{MaxWait: maxWait}))(t)
+					ctx, cancel := context.WithCancel(t.Context())
+					time.AfterFunc(maxWait, map[string]func(){"nothing": func() {}, "cancel": cancel, "close": func() { _ = k.Close() }}[name])
+					err := l.Do(ctx, "a", func(context.Context) error { t.Error("the job was run"); return nil })
+					check.That(t, errors.As(err, new(*joblimit.PostponedError)), "Do: %v", err)
+					end()
+					s.RequireFree(t, "job:a")
+				})
+			})
 		}
-		func() {
-			defer func() { recover() }()
-			_ = l.Do(t.Context(), "a", func(context.Context) error { panic("bad job") })
-		}()
-		s.RequireFree(t, "job:a")
-	})
+	}
 }
 
 func TestWhatPassesPostpones(t *testing.T) {
@@ -194,6 +248,23 @@ func TestWhatPassesPostpones(t *testing.T) {
 	})
 }
 
+// TestPostponesWhatRequiresIntervention: a job does not count as failed while Redis refuses, and the log says why once a minute.
+func TestPostponesWhatRequiresIntervention(t *testing.T) {
+	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
+		var log strings.Builder
+		l := must.Get(joblimit.Exclusive(s.Keeper(t, nil), &joblimit.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}))(t)
+		must.OK(t, s.Client(t).HSet(t.Context(), "lock:job:a", "of", "another").Err())
+		for range 90 {
+			p := requirePostponed(t, l, "a", time.Second, 1500*time.Millisecond)
+			check.That(t, strings.Contains(p.Error(), "WRONGTYPE"), "the error: %v", p)
+			time.Sleep(time.Second)
+		}
+		check.That(t, strings.Count(log.String(), "level=ERROR") == 2 && strings.Contains(log.String(), "WRONGTYPE"), "the log:\n%s", log.String())
+		must.OK(t, s.Client(t).Del(t.Context(), "lock:job:a").Err())
+		must.OK(t, l.Do(t.Context(), "a", nothing))
+	})
+}
+
 func TestInvalidOptionsAndKeys(t *testing.T) {
 	k := lockkeepertest.New(t).Keeper(t, nil)
 	rate := func(n int, window time.Duration, o *joblimit.Options) error {
@@ -206,22 +277,23 @@ func TestInvalidOptionsAndKeys(t *testing.T) {
 	}
 	_, concurrent := joblimit.Concurrent(k, 0, nil)
 	_, both := joblimit.ConcurrentRate(k, 1, time.Second, 0, nil)
-	_, bothRetained := joblimit.ConcurrentRate(k, 1, time.Second, 1, &joblimit.Options{Retain: true})
+	_, bothAhead := joblimit.ConcurrentRate(k, 1, time.Second, 1, &joblimit.Options{Ahead: true})
 	empty := must.Get(joblimit.Exclusive(k, nil))(t).Do(t.Context(), "", nothing)
 	long := must.Get(joblimit.Exclusive(k, nil))(t).Do(t.Context(), strings.Repeat("x", 2000), nothing)
 	for says, err := range map[string]error{
-		"MaxWait":         exclusive(joblimit.Options{MaxWait: -1}),
-		"RetryAfter":      exclusive(joblimit.Options{RetryAfter: -1}),
-		"TTL 1ms":         exclusive(joblimit.Options{TTL: time.Millisecond}),
-		"limit":           rate(0, time.Second, nil),
-		"window":          rate(1, time.Millisecond, nil),
-		"TTL 1s":          rate(1, time.Second, &joblimit.Options{TTL: time.Second}),
-		"Retain":          exclusive(joblimit.Options{Retain: true}),
-		"for Concurrent":  bothRetained,
-		"maxConcurrent 0": both,
-		"limit 0":         concurrent,
-		"1024":            long,
-		"key is empty":    empty,
+		"MaxWait":                              exclusive(joblimit.Options{MaxWait: -1}),
+		"RetryAfter":                           exclusive(joblimit.Options{RetryAfter: -1}),
+		"TTL 1ms":                              exclusive(joblimit.Options{TTL: time.Millisecond}),
+		"limit":                                rate(0, time.Second, nil),
+		"window":                               rate(1, time.Millisecond, nil),
+		"TTL 1s":                               rate(1, time.Second, &joblimit.Options{TTL: time.Second}),
+		"Ahead":                                exclusive(joblimit.Options{Ahead: true}),
+		"for Rate only":                        bothAhead,
+		"maxConcurrent 0":                      both,
+		"limit 0":                              concurrent,
+		"1024":                                 long,
+		"key is empty":                         empty,
+		`"job:a": invalid argument: fn is nil`: must.Get(joblimit.Exclusive(k, nil))(t).Do(t.Context(), "a", nil),
 	} {
 		check.That(t, errors.Is(err, lockkeeper.ErrInvalid) && strings.Contains(err.Error(), says), "%s: %v", says, err)
 	}

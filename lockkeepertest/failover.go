@@ -104,7 +104,7 @@ func (s *server) snapshotKey(ctx context.Context, key string) (func(redis.Pipeli
 	}
 	return func(p redis.Pipeliner) {
 		write(p)
-		if ttl > 0 {
+		if ttl >= 0 {
 			p.PExpireAt(ctx, key, now.Add(ttl+time.Millisecond)) // PTTL and TIME were read one after the other
 		}
 	}, nil

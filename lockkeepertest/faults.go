@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"strings"
 	"testing"
 	"time"
 
@@ -218,13 +217,13 @@ func (s *Server) processOf(t testing.TB, name string, r role) *process {
 	t.Helper()
 	l := s.the(t, name, r.name, func(l *state) bool { return r.token(l) != "" })
 	token := r.token(l)
-	id, _, _ := strings.Cut(token, ":")
+	made, _ := protocol.ParseToken(token)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var found *process
 	latest := uint64(0)
 	for _, p := range s.processes { // the latest, in case the token was adopted
-		if use := p.lastUse(id); use > latest {
+		if use := p.lastUse(made.Keeper); use > latest {
 			found, latest = p, use
 		}
 	}

@@ -16,7 +16,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// cleanupTime is how long releases in the background may take at the end of a test.
+// cleanupTime is how long releases in the background may take at the end of a test. A lease that lingers for longer (option Linger) counts
+// as left.
 const cleanupTime = 2 * time.Second
 
 // lockKey matches the keys of a lock, except the key of a mutex or redlock, which is its name.
@@ -70,7 +71,7 @@ func (s *server) inUse(ctx context.Context) ([]*state, error) {
 func (s *server) left(waiters bool, ofKeeper func(id string) bool) ([]string, error) {
 	of := func(token string) bool {
 		t, ok := protocol.ParseToken(token)
-		return ok && ofKeeper(t.Keeper) && !strings.ContainsAny(t.Flags, protocol.FlagRetained+protocol.FlagByClock)
+		return ok && ofKeeper(t.Keeper) && !strings.Contains(t.Flags, protocol.FlagByClock)
 	}
 	for end := time.Now().Add(cleanupTime); ; time.Sleep(5 * time.Millisecond) {
 		locks, err := s.inUse(background)
@@ -210,7 +211,7 @@ func (all *suite) reportGoroutines(t testing.TB) {
 }
 
 // keeperFrame matches a function that a goroutine of a keeper runs.
-var keeperFrame = regexp.MustCompile(`lockkeeper/internal/(keeper|lease|pubsub|quorum|retain|retainer|timers|transport|views|wait)\.`)
+var keeperFrame = regexp.MustCompile(`lockkeeper/internal/(keeper|lease|pubsub|quorum|ahead|share|timers|transport|views|wait)\.`)
 
 // keeperGoroutines returns the stacks of goroutines with a label that run code of Lockkeeper.
 func keeperGoroutines(value string) []string {

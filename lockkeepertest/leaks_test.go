@@ -23,6 +23,10 @@ func TestLeaksAreReported(t *testing.T) {
 		m := must.Get(mutex.New(k, "x", nil))(t)
 		return must.Get(m.TryLock(context.Background()))(t)
 	}
+	read := func(t testing.TB, s *lockkeepertest.Server, linger time.Duration) {
+		l := must.Get(rwlock.New(s.Keeper(t, nil), "x", &rwlock.Options{Linger: linger}))(t)
+		_ = l.DoRead(t.Context(), func(context.Context, uint64) error { return nil })
+	}
 	for what, x := range map[string]struct {
 		test func(t testing.TB, s *lockkeepertest.Server)
 		want string // "" for nothing
@@ -38,12 +42,8 @@ func TestLeaksAreReported(t *testing.T) {
 			sem := must.Get(semaphore.New(s.Keeper(t, &lockkeeper.Options{NoPrefix: true}), "a{b}c", 3, nil))(t)
 			_, _ = sem.TryAcquireN(t.Context(), 2)
 		}, `semaphore "a{b}c" is held`},
-		"retained": {func(t testing.TB, s *lockkeepertest.Server) {
-			rw := must.Get(rwlock.New(s.Keeper(t, nil), "x", &rwlock.Options{Retain: true}))(t)
-			for range 3 {
-				_ = rw.DoRead(t.Context(), func(context.Context, uint64) error { return nil })
-			}
-		}, ""},
+		"lingers":        {func(t testing.TB, s *lockkeepertest.Server) { read(t, s, time.Second) }, ""},
+		"lingers longer": {func(t testing.TB, s *lockkeepertest.Server) { read(t, s, 5*time.Second) }, `rwlock "lock:x" is held`},
 		"keeper": {func(t testing.TB, s *lockkeepertest.Server) {
 			k := must.Get(lockkeeper.New(s.Client(t), nil))(t)
 			try(t, k)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/access"
@@ -43,7 +44,12 @@ func (l *state) String() string {
 		if i > 0 {
 			b.WriteString(", ")
 		}
-		fmt.Fprintf(&b, "held by %s with fence %d for another %v", owner(h.Token), h.Fence, h.ExpiresIn)
+		fmt.Fprintf(&b, "held by %s with fence %d ", owner(h.Token), h.Fence)
+		if h.ExpiresIn < 0 {
+			b.WriteString("without an expiry")
+		} else {
+			fmt.Fprintf(&b, "for another %v", h.ExpiresIn)
+		}
 	}
 	fmt.Fprintf(&b, "; %d waiting", len(l.waiters))
 	for i, w := range l.waiters {
@@ -141,6 +147,9 @@ func (s *Server) await(t testing.TB, name, want string, accept func([]*state) bo
 		all, err := s.locks(background, name)
 		must(t, err)
 		if accept(all) {
+			if s.bubble {
+				synctest.Wait() // what follows from that at once has happened, such as a waiter's first heartbeat
+			}
 			return
 		}
 		if time.Now().After(end) {
@@ -191,7 +200,7 @@ func (s *Server) RequireHeld(t testing.TB, name string) {
 
 // RequireFree waits until nobody holds the lock of a name, or any permit of it, and nobody waits for it.
 //
-// A read lease that a process retains (rwlock.Options.Retain), and permits that return by the clock, count as held.
+// A lease that lingers (the option Linger of a lock), and permits that return by the clock, count as held.
 func (s *Server) RequireFree(t testing.TB, name string) {
 	t.Helper()
 	s.await(t, name, "free", func(all []*state) bool { return len(all) == 0 })

@@ -5,12 +5,12 @@
 -- KEYS[4] tombstones    zset: token -> ms until which its request is refused
 -- ARGV[1] token    of this request
 -- ARGV[2] ttl      ms of the lease
--- ARGV[3] policy_arg  rwlock, mutex: 'retain' for a lease that the process retains; rwlock: token of the lease that this one replaces;
---                  semaphore: the limits as the caller knows them; else empty
--- ARGV[4] settings     see lib/metadata
+-- ARGV[3] policy_arg  rwlock: token of the lease that this one replaces; semaphore: the limits as the caller knows them; else empty
+-- ARGV[4] metadata_ttl  ms for which metadata is kept, see lib/metadata
 -- ARGV[5] queue_ttl    ms for which the queue is kept with this request in it: QUEUE_GRACE more than a heartbeat counts; none for a try
 -- ARGV[6] max_wait     ms that the caller can wait at most; a request that is certain to wait longer is refused; 0: unknown;
 --                  none: a try, which never waits
+-- ARGV[7] unsubscribed  1: the keeper does not count on its subscription, see UNSUBSCRIBED; none: it does
 -- returns {GRANTED, fence, now, until, notes} | {REFUSED, now, ms until it may be granted or 0, notes}
 --       | {WAITING, now, seq, place, rank, ms after which to retry or 0, notes} | {TOMBSTONED} | {CONFLICT} | {ABOVE_LIMIT}
 --         notes is the sum of NOTE_MORE if there is more to admit, and NOTE_LIMITS if the limits are others from now on
@@ -25,8 +25,9 @@
 -- include: lib/message
 -- include: lib/admit
 -- include: policy/KIND
-local token, ttl, policy_arg, settings, queue_ttl, max_wait = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
-local run = load_metadata(settings, policy_arg)
+local token, ttl, policy_arg, metadata_ttl, queue_ttl, max_wait, unsubscribed = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+local lapse = max_wait and now + queue_ttl - QUEUE_GRACE + (unsubscribed and UNSUBSCRIBED or 0)
+local run = load_metadata(metadata_ttl, policy_arg)
 -- The metadata of a lease that lasts for long is kept for long, whatever others need.
 local min_left = ttl * 5 > run.metadata_ttl and run.metadata_ttl * 3 / 4 or nil
 
@@ -38,7 +39,7 @@ end
 -- Most requests that wait find that nobody can be granted anything now.
 local freed_in = max_wait == '0' and blocked_for(run, token, policy_arg)
 if freed_in then
-  local at, is_last = enqueue(token, now + queue_ttl - QUEUE_GRACE)
+  local at, is_last = enqueue(token, lapse)
   local rank = is_last and call('ZCARD', queue) / 2 - 1 or call('ZRANK', queue, token)
   extend_expiry(queue, queue_ttl, rank == 0)
   save_metadata(run, run.metadata_ttl, true, min_left)
@@ -67,7 +68,7 @@ if code == GRANTED then
 end
 if not max_wait then return answer_try(run, token, ttl, min_left) end
 
-local at, is_last = enqueue(token, now + queue_ttl - QUEUE_GRACE)
+local at, is_last = enqueue(token, lapse)
 run.callers[token] = ttl
 local notes = admit(run) + run.limits_changed
 local lease, rejected, bound = run.granted[token], run.rejected[token], tonumber(max_wait)

@@ -52,6 +52,74 @@ func TestRepeatedAcquireWrites(t *testing.T) {
 	}
 }
 
+// TestUndecidedWritesNothing: a fast script that leaves the decision to the general one has changed nothing, so replicas and whoever reads the
+// events of keys do not see it.
+func TestUndecidedWritesNothing(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for _, c := range []struct {
+		set              *lua.Set
+		flags, policyArg string
+	}{
+		{lua.Mutex, "", ""},
+		{lua.Fair, "", ""},
+		{lua.RWLock, "r", ""},
+		{lua.RWLock, "w", ""},
+		{lua.Semaphore, "h1", "1:0:0"},
+		{lua.RateLimit, "c1", "0:1:60000"},
+		{lua.RateLimit, "hc1", "1:1:60000"},
+	} {
+		b := newBench(t, redistest.Start(t).Client(), c.set)
+		b.policyArg = c.policyArg
+		held, waits, unknown := token("a", 1)+c.flags, token("w", 1)+c.flags, token("b", 1)+c.flags
+		ask := func(token string, heartbeatTTL int64) { b.acquire(token, heartbeatTTL) }
+		do := func(args ...any) { must.OK(t, b.rdb.Do(ctx, args...).Err()) }
+		for state, prepare := range map[string]func(){
+			"nothing":                   func() {},
+			"released":                  func() { ask(held, 0); b.release(held, 0) },
+			"held":                      func() { ask(held, 0) },
+			"held, without metadata":    func() { ask(held, 0); do("del", b.keys[1]) },
+			"held for ever":             func() { ask(held, 0); do("persist", b.keys[0]) },
+			"waits":                     func() { ask(held, 0); ask(waits, heartbeatTTL) },
+			"waits, without metadata":   func() { ask(held, 0); ask(waits, heartbeatTTL); do("del", b.keys[1]) },
+			"waits for nothing":         func() { ask(held, 0); ask(waits, heartbeatTTL); do("del", b.keys[0]) },
+			"a tombstone":               func() { b.release(unknown, 60_000) },
+			"a first fence of an epoch": func() { ask(held, 0); b.release(held, 0); do("hset", b.keys[1], "seq", int64(1_000_000_000_001)) },
+			"a fence of the future":     func() { ask(held, 0); b.release(held, 0); do("hset", b.keys[1], "seq", int64(4_000_000_000_000_000)) },
+			"another type":              func() { do("lpush", b.keys[0], "x") },
+		} {
+			for _, token := range []string{held, waits, unknown} {
+				fast := protocol.FastOf(c.set, c.policyArg)
+				for _, call := range []struct {
+					script *lua.Script
+					args   []any
+				}{
+					{fast.Acquire, fastArgs(c.set, token, c.policyArg)},
+					{fast.Release, protocol.FastReleaseArgs(nil, token)},
+					{fast.HandOn, protocol.HandOnArgs(nil, token, channelPrefix, protocol.EpochOf(metadataTTL), way)},
+				} {
+					if call.script == nil {
+						continue
+					}
+					do("flushall")
+					prepare()
+					before := b.changes()
+					if n, err := b.run(call.script, call.args...).Int64(); err != nil || n != lua.Undecided {
+						continue // it has decided, or failed
+					}
+					seen[call.script.Name] = true
+					check.That(t, b.changes() == before, "%s of %s, %s: it has written and replied that it decides nothing", call.script.Name, token, state)
+				}
+			}
+		}
+	}
+	for _, set := range lua.All {
+		for _, s := range []*lua.Script{set.Fast.Acquire, set.Fast.HandOn} {
+			check.That(t, s == nil || seen[s.Name] || set == lua.Once, "%s was always decided", set.Kind)
+		}
+	}
+}
+
 var dirty = regexp.MustCompile(`rdb_changes_since_last_save:(\d+)`)
 
 // changes returns how many changes the server has counted.
@@ -98,7 +166,7 @@ func readOnlyCalls(b *bench) []onReadOnly {
 		{"heartbeat of a holder", busy, set.Heartbeat, heartbeat(held)},
 		{"heartbeat without tokens", busy, set.Heartbeat, heartbeat()},
 		{"renew, in full", busy, set.Renew, renewArgs(held, ttl, 0)},
-		{"raise_fence", busy, set.RaiseFence, protocol.RaiseFenceArgs(nil, held, int64(1), settings, 0)},
+		{"raise_fence", busy, set.RaiseFence, protocol.RaiseFenceArgs(nil, held, int64(1), int64(metadataTTL), 0)},
 		{"release", busy, set.Release, releaseArgs(held, 0, 0)},
 		{"release of one that only waits", busy, set.Release, releaseArgs(waits, 0, 1)},
 		{"release of an unknown token, to tombstone", busy, set.Release, releaseArgs(unknown, 1000, 1)},

@@ -6,7 +6,7 @@
 -- ARGV[1] token    of this request
 -- ARGV[2] ttl      ms of the lease
 -- ARGV[3] policy_arg  the limits as the caller knows them
--- ARGV[4] settings     see lib/metadata
+-- ARGV[4] metadata_ttl  ms for which metadata is kept, see lib/metadata
 -- returns {GRANTED, fence, now, until, notes, quota} | {REFUSED, now, ms until it may be granted or 0, notes, quota}
 --       | {TOMBSTONED} | {ABOVE_LIMIT}. Notes are those of acquire; the quota is three numbers:
 --         the limit in force · permits that remain of it, at least · ms until all that are taken have returned
@@ -18,8 +18,8 @@
 -- include: lib/message
 -- include: lib/admit
 -- include: policy/KIND
-local token, ttl, policy_arg, settings = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local run = load_metadata(settings, policy_arg)
+local token, ttl, policy_arg, metadata_ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local run = load_metadata(metadata_ttl, policy_arg)
 if is_tombstoned(run, token) then
   call('ZREM', queue, '') -- it changes nothing, but fails on a read-only server
   return {TOMBSTONED}

@@ -4,7 +4,7 @@
 -- KEYS[3] queue    zset: the waiters and their heartbeats
 -- KEYS[4] tombstones    zset: token -> ms until which its request is refused
 -- ARGV[1] token    of the lease or the waiter
--- ARGV[2] settings     see lib/metadata
+-- ARGV[2] metadata_ttl  ms for which metadata is kept, see lib/metadata
 -- ARGV[3] tombstone     ms during which a copy of its request is refused, and the waiter does not return to the queue
 -- ARGV[4] policy_arg  semaphore: the limits in force, in case they are lost; empty for others
 -- ARGV[5] notice   the word that the keeper gets with the token's serial; see lib/message
@@ -18,8 +18,8 @@
 -- include: lib/message
 -- include: lib/admit
 -- include: policy/KIND
-local token, settings, tombstone, policy_arg, notice = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
-local run = load_metadata(settings, policy_arg)
+local token, metadata_ttl, tombstone, policy_arg, notice = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
+local run = load_metadata(metadata_ttl, policy_arg)
 -- The lease was in use: what it has taken by the clock stays taken.
 local outcome = end_lease(run, token, '0')
 -- A holder can be in the queue as well; see release.
@@ -29,13 +29,9 @@ write_tombstone(run, token, tombstone)
 -- For whom the message does not reach; inspect finds it.
 call('ZADD', tombstones, now + tombstone, token .. ' ' .. notice)
 
-local told, keeper, serial = 0, string.match(token, TOKEN, TOKEN_FROM)
-if keeper and subscribed(run, keeper) then
-  -- send counts a message that the server does not allow as received.
-  local receivers = publish(run, keeper, serial .. ' ' .. notice)
-  if type(receivers) == 'number' and receivers > 0 then told = 1 end
-end
+local keeper, serial = string.match(token, TOKEN, TOKEN_FROM)
+local receivers = keeper and publish(keeper, serial .. ' ' .. notice) or 0
 run.head_stale = true
 local more = admit(run)
 save_metadata(run, run.metadata_ttl)
-return {outcome, told, more}
+return {outcome, receivers > 0 and 1 or 0, more}

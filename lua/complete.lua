@@ -1,6 +1,6 @@
 -- complete: ends a lease whose work is done, and records that nobody may do the work again for record_ttl ms. The record
 -- takes the lease's place in the lock's key: "done:" and the token. No request has it as its token. So a late renewal or
--- release does not find its token, and a late copy of this script finds the record.
+-- release does not find its token, and a late copy of this script finds the record. It gives it an expiry if somebody has taken that away.
 -- KEYS[1] lock     the primitive's own key
 -- ARGV[1] token    of the lease
 -- ARGV[2] record_ttl       ms from now until the record ends
@@ -15,7 +15,9 @@ if owner == token then
   -- The expiry is written first: a script that has written may continue when memory is full.
   call('PEXPIRE', lock, record_ttl)
   call('SET', lock, record, 'KEEPTTL')
-elseif owner ~= record then
+elseif owner == record then
+  call('PEXPIRE', lock, record_ttl, 'NX')
+else
   return REFUSED
 end
 return GRANTED

@@ -1,6 +1,7 @@
 package lua_test
 
 import (
+	"fmt"
 	"maps"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/lua"
+	"github.com/redis/go-redis/v9"
 )
 
 // takesFast reports whether the next acquisition of the free lock takes the fast script: it draws the next number, and leaves the
@@ -129,6 +131,10 @@ func TestFastReleaseOfAnExpiredLease(t *testing.T) {
 				pass(999 * time.Millisecond)
 				fast(c.other, lua.Granted+32)
 				fast(c.other, lua.Refused+32)
+				take(c.other, 1000)
+				b.rdb.Persist(ctx, b.keys[0]) // so that it says nothing of when the lease ends
+				pass(time.Second)
+				fast(c.other, lua.Refused+32)
 			})
 		})
 	}
@@ -169,7 +175,7 @@ func TestHandOnWithoutSubscription(t *testing.T) {
 		b.listen("b")
 		handOn := func(want int64) {
 			b.Helper()
-			args := protocol.HandOnArgs(nil, own, channelPrefix, protocol.EpochOf(metadataTTL), nil)
+			args := protocol.HandOnArgs(nil, own, channelPrefix, protocol.EpochOf(metadataTTL), way)
 			code, err := b.run(b.set.Fast.HandOn, args...).Int64()
 			must.That(b, err == nil && code == want, "the fast script replied %d, want %d (%v)", code, want, err)
 		}
@@ -179,5 +185,64 @@ func TestHandOnWithoutSubscription(t *testing.T) {
 		handOn(lua.Undecided)
 		b.heartbeat(0, waiter)
 		handOn(lua.Granted)
+	})
+}
+
+// TestWaiterSaysHowItIsReached: the channel of a message is that which the keeper's id says, whatever the releaser's own is; the grant to a keeper
+// whose id says nothing stands, and nobody else is granted the lock.
+func TestWaiterSaysHowItIsReached(t *testing.T) {
+	t.Parallel()
+	onServers(t, withHandOn, func(b *bench) {
+		for keeper, prefix := range map[string]string{"b.0": "", "b.5": "lock:", "b.6": "lock:x", "b.1024": "lock:x", "b": "-", "b.x": "-", "b.-1": "-"} {
+			b.rdb.FlushAll(ctx)
+			own, waiter := b.token("a", 1), fmt.Sprintf("%s:1:%d.%d%s", keeper, ttl, heartbeatTTL, b.flags)
+			b.enqueue(own, waiter, b.token("c", 1))
+			var sub *redis.PubSub
+			if prefix != "-" {
+				sub = b.rdb.Subscribe(ctx, prefix+"wake:"+keeper)
+				must.Get(sub.Receive(ctx))(b)
+			}
+			args := protocol.HandOnArgs(nil, own, channelPrefix, protocol.EpochOf(metadataTTL), way)
+			code, err := b.run(b.set.Fast.HandOn, args...).Int64()
+			must.That(b, err == nil && (code == lua.Granted) == (keeper == "b"+way), "%s: the fast script replied %d (%v)", keeper, code, err)
+			if code == lua.Undecided {
+				b.code(b.release(own, 0), lua.Granted)
+			}
+			b.members(2, b.token("c", 1))
+			if sub != nil {
+				m := b.message(sub)
+				check.That(b, len(m) == 2 && m[0] == "1", "%s: message %v", keeper, m)
+				must.OK(b, sub.Close())
+			}
+		}
+	})
+}
+
+// TestGrantToUncountedWaiterStands: whoever says that it does not count on its subscription is granted the lock in its turn whether it is
+// subscribed or not, and the message is sent all the same.
+func TestGrantToUncountedWaiterStands(t *testing.T) {
+	t.Parallel()
+	onServers(t, withHandOn, func(b *bench) {
+		for _, subscribed := range []bool{false, true} {
+			b.rdb.FlushAll(ctx)
+			own, waiter := b.token("a", 1), b.token("b", 1)
+			b.code(b.acquire(own, 0), lua.Granted)
+			args := protocol.AcquireArgs(nil, waiter, ttl, b.policyArg, int64(metadataTTL), queueTTL, 0, 1)
+			b.code(b.eval(b.set.Acquire, args), lua.Waiting)
+			b.listen("c")
+			b.code(b.acquire(b.token("c", 1), heartbeatTTL), lua.Waiting)
+			var sub *redis.PubSub
+			if subscribed {
+				sub = b.listen("b")
+			}
+			b.code(b.release(own, 0), lua.Granted)
+			b.members(2, b.token("c", 1))
+			got := b.heartbeat(0, waiter)
+			check.That(b, len(got) == 11 && got[8] == int64(lua.Held), "subscribed %t: its heartbeat replied %v, want that it holds the lock", subscribed, got)
+			if subscribed {
+				m := b.message(sub)
+				check.That(b, len(m) == 2 && m[0] == "1", "message %v", m)
+			}
+		}
 	})
 }

@@ -3,9 +3,9 @@
 -- KEYS[2] meta     hash: metadata of the name
 -- KEYS[3] queue    zset: the waiters and their heartbeats
 -- KEYS[4] tombstones    zset: token -> ms until which its request is refused
--- ARGV[1] settings     see lib/metadata
+-- ARGV[1] metadata_ttl  ms for which metadata is kept, see lib/metadata
 -- ARGV[2] mode     the sum of HEARTBEAT_REJOIN: queue the tokens again; a place follows each of them (0: the end), else only tokens follow;
---                  HEARTBEAT_UNSUBSCRIBED: the keeper cannot receive messages at present
+--                  HEARTBEAT_UNSUBSCRIBED: the keeper does not count on its subscription
 -- ARGV[3] policy_arg  semaphore: the limits as the keeper knows them, in case they are lost; empty for others
 -- ARGV[4] queue_ttl    ms for which the queue is kept with these waiters: QUEUE_GRACE more than their heartbeats count
 -- ARGV[5..] tokens  or pairs of token and place; none: only admit
@@ -22,9 +22,9 @@
 -- include: lib/message
 -- include: lib/admit
 -- include: policy/KIND
-local settings, mode, policy_arg, queue_ttl = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
+local metadata_ttl, mode, policy_arg, queue_ttl = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local rejoin, unsubscribed = mode % HEARTBEAT_UNSUBSCRIBED == HEARTBEAT_REJOIN, mode >= HEARTBEAT_UNSUBSCRIBED
-local run = load_metadata(settings, policy_arg)
+local run = load_metadata(metadata_ttl, policy_arg)
 local reply = {WAITING, now, 0, 0, 0, 0, 0}
 local function report(index, code, a, b)
   local n = #reply
@@ -44,7 +44,7 @@ local function absent(index, token, at)
   elseif not rejoin then
     report(index, UNKNOWN, 0, 0)
   else
-    if at > 0 then call('ZADD', queue, at, token) else at = enqueue(token) end
+    if at > 0 then requeue(token, at) else at = enqueue(token) end
     report(index, WAITING, at, 0)
     return at
   end

@@ -78,7 +78,7 @@ func (b *hostileBench) places() map[string]func(p redis.Pipeliner, value string)
 		},
 		"a tombstone": add(3, "", float64(now+hour)),
 	}
-	for _, field := range []string{"seq", "ticket", "tombstones", "longer", "recalled", "limits", "window", "streak", "pass", "upgrade"} {
+	for _, field := range []string{"seq", "ticket", "tombstones", "longer", "limits", "window", "streak", "pass", "upgrade"} {
 		places["meta "+field] = func(p redis.Pipeliner, value string) { meta(p, field, value) }
 	}
 	if b.set.OneHolder {
@@ -88,10 +88,6 @@ func (b *hostileBench) places() map[string]func(p redis.Pipeliner, value string)
 	places["a lease"] = add(0, "", float64(now+hour))
 	places["a lease that has expired"] = add(0, "", float64(now-hour))
 	places["a fence"] = add(0, "#", float64(now)*1000)
-	places["a retained lease"] = func(p redis.Pipeliner, value string) {
-		add(0, "", float64(now+hour))(p, value)
-		add(0, "#", 4500000000000000-900000000000000+float64(now)*1000)(p, value)
-	}
 	places["a taking"] = func(p redis.Pipeliner, value string) {
 		add(0, "@", -float64(now)*1000)(p, value)
 		p.ZAdd(ctx, b.keys[0], redis.Z{Score: -1, Member: "spent"})
@@ -105,10 +101,10 @@ func (b *hostileBench) calls(value string) []hostileCall {
 	list := []hostileCall{
 		{fast.Acquire, fastArgs(set, own, b.policyArg)},
 		{fast.Release, protocol.FastReleaseArgs(nil, own)},
-		{fast.HandOn, protocol.HandOnArgs(nil, own, channelPrefix, protocol.EpochOf(metadataTTL), nil)},
-		{fast.HandOn, protocol.HandOnArgs(nil, value, channelPrefix, protocol.EpochOf(metadataTTL), nil)},
+		{fast.HandOn, protocol.HandOnArgs(nil, own, channelPrefix, protocol.EpochOf(metadataTTL), way)},
+		{fast.HandOn, protocol.HandOnArgs(nil, value, channelPrefix, protocol.EpochOf(metadataTTL), way)},
 		{fast.Renew, protocol.FastRenewArgs(nil, own, ttl)},
-		{set.Shorten, protocol.ShortenArgs(nil, own, ttl, settings)},
+		{set.Shorten, protocol.ShortenArgs(nil, own, ttl, int64(metadataTTL))},
 		{set.Acquire, acquireArgs(own, ttl, 0, b.policyArg, 0)},
 		{set.Acquire, acquireArgs(own, ttl, heartbeatTTL, b.policyArg, 0)},
 		{set.Allow, allowArgs(own, b.policyArg)},
@@ -117,7 +113,7 @@ func (b *hostileBench) calls(value string) []hostileCall {
 		{set.Heartbeat, append(heartbeatArgs(0, b.policyArg), own)},
 		{set.Limit, limitArgs(b.policyArg, 0, "")},
 		// Who breaks a lock names the token that is there.
-		{set.Break, protocol.BreakArgs(nil, value, settings, 1000, b.policyArg, "broken::")},
+		{set.Break, protocol.BreakArgs(nil, value, int64(metadataTTL), 1000, b.policyArg, "broken::")},
 	}
 	for subject := range 4 {
 		list = append(list, hostileCall{set.Inspect, protocol.InspectArgs(nil, subject, 0, 10, value)})

@@ -3,7 +3,7 @@
 -- KEYS[2] meta     hash: metadata of the name
 -- KEYS[3] queue    zset: the waiters and their heartbeats
 -- KEYS[4] tombstones    zset: token -> ms until which its request is refused
--- ARGV[1] settings     see lib/metadata
+-- ARGV[1] metadata_ttl  ms for which metadata is kept, see lib/metadata
 -- ARGV[2] policy_arg  the limits as the caller knows them, in case none are stored
 -- ARGV[3] limit    the new limit: of the window, if the caller has one, else of permits held at once; 0: no change
 -- ARGV[4] token    of this call, so that a late copy of it can be refused; empty if there is no change
@@ -20,8 +20,8 @@
 -- include: lib/message
 -- include: lib/admit
 -- include: policy/KIND
-local settings, policy_arg, limit, token, pause = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5])
-local run = load_metadata(settings, policy_arg)
+local metadata_ttl, policy_arg, limit, token, pause = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5])
+local run = load_metadata(metadata_ttl, policy_arg)
 if is_tombstoned(run, token) then
   call('ZREM', queue, '') -- it changes nothing, but fails on a read-only server
   return {TOMBSTONED}
@@ -50,7 +50,6 @@ if limit > 0 or pause ~= 0 then
   keep_lock(run, keep_window(run))
 end
 has_room(run, math.huge, true, true)
-if limit > 0 and run.used > run.at_once then recall_permits(run) end
 local more = admit(run)
 if pause > 0 then
   save_metadata(run, run.metadata_ttl + run.pause_left, false, run.pause_left + run.metadata_ttl / 2)

@@ -4,20 +4,18 @@
 -- ARGV[1] token    of the lease
 -- ARGV[2] ttl      ms from now to the lease's new end
 -- ARGV[3] exact    1: also shorten a lease; 0: never shorten it, because this may be a late copy
--- ARGV[4] settings     see lib/metadata
--- ARGV[5] retained  1: the process retains the lease, and asks whether it was recalled; none: it does not
--- returns {GRANTED, fence, only if retained: 1 if it was recalled, else 0} | {REFUSED}
+-- ARGV[4] metadata_ttl  ms for which metadata is kept, see lib/metadata
+-- returns {GRANTED, fence} | {REFUSED}
 -- writes KEYS[1..2]; work O(log n)
 -- include: lib/prelude
 -- include: lib/constants
 -- include: lib/metadata
 -- include: policy/KIND
-local token, ttl, exact, settings, retained = ARGV[1], ARGV[2], ARGV[3] == '1', ARGV[4], ARGV[5]
-local run = load_metadata(settings)
+local token, ttl, exact, metadata_ttl = ARGV[1], ARGV[2], ARGV[3] == '1', ARGV[4]
+local run = load_metadata(metadata_ttl)
 local held = renew_lease(run, token, ttl, exact)
 if run.type_error then return run.type_error end
 if not held then return {REFUSED} end
 local fence = confirm(run, token, ttl)
 save_renewal(run, token, ttl)
-if retained then return {GRANTED, fence, was_recalled(token) and 1 or 0} end
 return {GRANTED, fence}

@@ -11,7 +11,6 @@ const (
 	Held       = 6 // the token was granted the lease earlier, and a message was sent to say so
 	Conflict   = 7 // two upgrades would wait for each other
 	AboveLimit = 8 // more permits are requested than there can ever be
-	Recalled   = 9 // the lease was renewed, and somebody waits whom its process excludes as it retains it
 )
 
 // Undecided is the reply of a fast script that has written nothing, because the general script has to decide. One that has decided replies

@@ -136,7 +136,7 @@ func (b *bench) notified(sub *redis.PubSub, tokens ...string) []int64 {
 // notNotified expects that no message has arrived.
 func (b *bench) notNotified(keeper string, sub *redis.PubSub) {
 	b.Helper()
-	b.rdb.Publish(ctx, channelPrefix+keeper, "mark")
+	b.rdb.Publish(ctx, channelPrefix+keeper+way, "mark")
 	m := b.message(sub)
 	must.That(b, len(m) == 1 && m[0] == "mark", "message %v", m)
 }

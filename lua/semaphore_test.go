@@ -330,7 +330,7 @@ func TestInspectPagesOfPermitsByTheClock(t *testing.T) {
 // pause sets the pause, and expects so many ms of it.
 func (b *bench) pause(limits string, ms, want int64) {
 	b.Helper()
-	got := b.eval(b.set.Limit, protocol.LimitArgs(nil, settings, limits, 0, "", ms))
+	got := b.eval(b.set.Limit, protocol.LimitArgs(nil, int64(metadataTTL), limits, 0, "", ms))
 	b.code(got, lua.Granted)
 	must.That(b, got[6].(int64) == want, "reply %v, want a pause of %d ms", got, want)
 	b.checkCounts()

@@ -5,7 +5,7 @@
 -- KEYS[3] queue    zset: the waiters and their heartbeats
 -- ARGV[1] token    of the lease
 -- ARGV[2] ttl      ms from now to the lease's new end
--- ARGV[3] settings     see lib/metadata
+-- ARGV[3] metadata_ttl  ms for which metadata is kept, see lib/metadata
 -- returns {GRANTED, fence} | {REFUSED}
 -- writes KEYS[1..3]; work O(log n)
 -- include: lib/prelude
@@ -15,8 +15,8 @@
 -- include: lib/message
 -- include: lib/admit
 -- include: policy/KIND
-local token, ttl, settings = ARGV[1], ARGV[2], ARGV[3]
-local run = load_metadata(settings)
+local token, ttl, metadata_ttl = ARGV[1], ARGV[2], ARGV[3]
+local run = load_metadata(metadata_ttl)
 local held = renew_lease(run, token, ttl, true)
 if run.type_error then return run.type_error end
 if not held then return {REFUSED} end

@@ -26,7 +26,8 @@ import (
 const (
 	ttl, metadataTTL, heartbeatTTL = 30000, 3600000, 6000
 	heartbeats                     = protocol.Heartbeats
-	channelPrefix                  = "lock:channelPrefix:"
+	channelPrefix                  = "lock:wake:"
+	way                            = ".5" // of all keepers: their ids end so
 )
 
 var ctx = context.Background()
@@ -36,33 +37,30 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-var (
-	settings = protocol.Settings(metadataTTL, channelPrefix, false)
-	queueTTL = protocol.QueueTTL(heartbeatTTL)
-)
+var queueTTL = protocol.QueueTTL(heartbeatTTL)
 
 // acquireArgs is the arguments of acquire. A heartbeatTTL of 0 is a try.
 func acquireArgs[T int | int64](token string, ttl int, heartbeatTTL T, policyArg string, maxWait T) []any {
 	if heartbeatTTL == 0 {
-		return protocol.AcquireArgs(nil, token, ttl, policyArg, settings, nil, nil)
+		return protocol.AcquireArgs(nil, token, ttl, policyArg, int64(metadataTTL), nil, nil, nil)
 	}
-	return protocol.AcquireArgs(nil, token, ttl, policyArg, settings, protocol.QueueTTL(int64(heartbeatTTL)), maxWait)
+	return protocol.AcquireArgs(nil, token, ttl, policyArg, int64(metadataTTL), protocol.QueueTTL(int64(heartbeatTTL)), maxWait, nil)
 }
 
 func releaseArgs(token string, tombstone int64, cancel int) []any {
-	return protocol.ReleaseArgs(nil, token, settings, tombstone, cancel, 0)
+	return protocol.ReleaseArgs(nil, token, int64(metadataTTL), tombstone, cancel, 0)
 }
 
 func renewArgs[T int | int64](token string, ttl T, exact int) []any {
-	return protocol.RenewArgs(nil, token, int64(ttl), exact, settings, nil)
+	return protocol.RenewArgs(nil, token, int64(ttl), exact, int64(metadataTTL))
 }
 
 func heartbeatArgs(rejoin int, policyArg string) []any {
-	return protocol.HeartbeatArgs(nil, settings, rejoin, policyArg, queueTTL)
+	return protocol.HeartbeatArgs(nil, int64(metadataTTL), rejoin, policyArg, queueTTL)
 }
 
 func limitArgs(policyArg string, limit int, token string) []any {
-	return protocol.LimitArgs(nil, settings, policyArg, limit, token, 0)
+	return protocol.LimitArgs(nil, int64(metadataTTL), policyArg, limit, token, 0)
 }
 
 // bench is a server, and the keys of one lock on it.
@@ -183,7 +181,7 @@ func (b *bench) renew(token string, keys int, ms int64, exact int) []any {
 	case keys == 1 && exact == 0:
 		return b.eval(b.set.Fast.Renew, protocol.FastRenewArgs(nil, token, ms))
 	case keys == 4:
-		return b.eval(b.set.Shorten, protocol.ShortenArgs(nil, token, ms, settings))
+		return b.eval(b.set.Shorten, protocol.ShortenArgs(nil, token, ms, int64(metadataTTL)))
 	}
 	return b.eval(b.set.Renew, renewArgs(token, ms, exact))
 }
@@ -248,7 +246,7 @@ func (b *bench) expires(keys ...int) {
 // listen subscribes a keeper.
 func (b *bench) listen(keeper string) *redis.PubSub {
 	b.Helper()
-	sub := b.rdb.Subscribe(ctx, channelPrefix+keeper)
+	sub := b.rdb.Subscribe(ctx, channelPrefix+keeper+way)
 	must.Get(sub.Receive(ctx))(b)
 	b.Cleanup(func() { _ = sub.Close() })
 	return sub
@@ -264,7 +262,7 @@ func (b *bench) message(sub *redis.PubSub) []string {
 func (b *bench) token(keeper string, serial int) string { return token(keeper, serial) + b.flags }
 
 func token(keeper string, serial int) string {
-	return fmt.Sprintf("%s:%d:%d.%d", keeper, serial, ttl, heartbeatTTL)
+	return fmt.Sprintf("%s:%d:%d.%d", keeper+way, serial, ttl, heartbeatTTL)
 }
 
 // TestRevokedGrantNotPublishedToReplica: a message reaches replicas too, but only subscribers of the primary are counted. A
@@ -277,14 +275,14 @@ func TestRevokedGrantNotPublishedToReplica(t *testing.T) {
 			primary := redistest.Start(t)
 			replica := redistest.StartReplica(t, primary)
 			b := newBench(t, primary.Client(), set)
-			sub := replica.Client().Subscribe(ctx, channelPrefix+"astray")
+			sub := replica.Client().Subscribe(ctx, channelPrefix+"astray"+way)
 			defer func() { _ = sub.Close() }()
 			must.Get(sub.Receive(ctx))(t)
 			b.acquire(token("a", 1), 0)
 			b.acquire(token("astray", 1), heartbeatTTL)
 			b.release(token("a", 1), 0)
 			b.holder("")
-			must.OK(t, b.rdb.Publish(ctx, channelPrefix+"astray", "the end").Err())
+			must.OK(t, b.rdb.Publish(ctx, channelPrefix+"astray"+way, "the end").Err())
 			m := b.message(sub)
 			check.That(t, strings.Join(m, " ") == "the end", "it received %v", m)
 		})
@@ -341,7 +339,7 @@ func TestNotifyHeadIsBounded(t *testing.T) {
 	onBothServers(t, lua.Fair, func(b *bench) {
 		const short, long = 5 * heartbeatTTL, 10 * heartbeatTTL // none lapses while they come, however long that takes
 		brief := func(keeper string, serial int) string {
-			return fmt.Sprintf("%s:%d:%d.%d", keeper, serial, short, short)
+			return fmt.Sprintf("%s:%d:%d.%d", keeper+way, serial, short, short)
 		}
 		b.listen("live")
 		enter := func(token string) {
@@ -364,12 +362,13 @@ func TestConstantsMatchGo(t *testing.T) {
 	t.Parallel()
 	want := map[string]string{
 		"LONGEST_EPOCH": fmt.Sprint(protocol.EpochOf(1 << 40)), "ENDLESS": "'" + protocol.EndlessLease + "'",
-		"HEARTBEATS": fmt.Sprintf("%.0f", float64(protocol.Heartbeats)), "RETAIN": "'" + protocol.PolicyArgRetain + "'",
+		"HEARTBEATS":       fmt.Sprintf("%.0f", float64(protocol.Heartbeats)),
 		"HEARTBEAT_REJOIN": fmt.Sprint(protocol.HeartbeatRejoin), "HEARTBEAT_UNSUBSCRIBED": fmt.Sprint(protocol.HeartbeatUnsubscribed), "QUEUE_GRACE": fmt.Sprint(protocol.QueueTTL(0)),
+		"UNSET_CLOCK": fmt.Sprint(protocol.UnsetClock), "LAST_CLOCK": fmt.Sprint(int64(protocol.LastClock)),
 	}
 	for name, code := range map[string]int{
 		"REFUSED": lua.Refused, "GRANTED": lua.Granted, "WAITING": lua.Waiting, "TOMBSTONED": lua.Tombstoned, "UNKNOWN": lua.Unknown, "LEFT": lua.Left, "HELD": lua.Held,
-		"CONFLICT": lua.Conflict, "ABOVE_LIMIT": lua.AboveLimit, "RECALLED": lua.Recalled,
+		"CONFLICT": lua.Conflict, "ABOVE_LIMIT": lua.AboveLimit,
 	} {
 		want[name] = fmt.Sprint(code)
 	}

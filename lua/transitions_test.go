@@ -48,6 +48,37 @@ func (b *bench) enqueue(holder string, others ...string) {
 	}
 }
 
+// TestReleaseOfSeveral: tokens that nobody waits for any more are released together, whatever each of them has, and then the lock is granted to
+// the next waiter.
+func TestReleaseOfSeveral(t *testing.T) {
+	t.Parallel()
+	onServers(t, withHandOn, func(b *bench) {
+		b.listen("b")
+		for round, tombstone := range []int64{0, 60_000} {
+			token := func(keeper string, serial int) string { return b.token(keeper, 10*round+serial) }
+			given, next := []any{token("a", 2), token("a", 1), token("a", 3), token("a", 4)}, token("b", 1)
+			b.enqueue(token("a", 1), token("a", 2), token("a", 3), next) // a4 has nothing
+			args := protocol.ReleaseArgs(nil, given[0], int64(metadataTTL), tombstone, 1, 0)
+			b.code(b.eval(b.set.Release, append(args, given[1:]...)), lua.Granted)
+			waiters, _ := b.queue()
+			check.That(b, len(waiters) == 0, "%v still wait", waiters)
+			for _, token := range given {
+				want := lua.Refused // by next
+				if tombstone > 0 {
+					want = lua.Tombstoned
+				}
+				b.code(b.acquire(token.(string), 0), want)
+			}
+			b.code(b.release(next, 0), lua.Granted)
+
+			b.enqueue(token("b", 2), token("a", 5), token("a", 6)) // none of them has a lease
+			args = protocol.ReleaseArgs(nil, token("a", 7), int64(metadataTTL), tombstone, 1, 0)
+			b.code(b.eval(b.set.Release, append(args, token("a", 6), token("a", 5))), lua.Left)
+			b.code(b.release(token("b", 2), 0), lua.Granted)
+		}
+	})
+}
+
 // notifiedToRetry expects one message, which tells this request to retry in so many ms.
 func (b *bench) notifiedToRetry(sub *redis.PubSub, token string, ms int) {
 	b.Helper()
@@ -127,7 +158,7 @@ func TestNewHeadNotifiedAfterSweep(t *testing.T) {
 func TestHeadNotifiedOfLeaseCutToTTL(t *testing.T) {
 	t.Parallel()
 	allAtTime(t, func(b *bench, pass func(time.Duration)) {
-		short := "a:1:1000.1000" + b.flags
+		short := "a.5:1:1000.1000" + b.flags
 		first, other := b.token("b", 1), b.token("c", 1)
 		b.code(b.eval(b.set.Acquire, acquireArgs(short, 1000, 0, b.policyArg, 0)), lua.Granted)
 		for _, token := range []string{first, other} {
@@ -170,7 +201,7 @@ func TestExpiredWaitersNotified(t *testing.T) {
 					if what == "release" {
 						return cmp.Or(len(a)-len(b), strings.Compare(a, b))
 					}
-					return strings.Compare(a+":", b+":") // all lapse at once, and are swept by their names
+					return strings.Compare(a+way+":", b+way+":") // all lapse at once, and are swept by their names
 				})
 				for i, k := range order {
 					if i < 9 { // before them somebody has gone
@@ -205,7 +236,7 @@ func TestWrongType(t *testing.T) {
 			{"renew", set.Fast.Renew, protocol.FastRenewArgs(nil, holder, ttl)},
 			{"renew, in full", set.Renew, renewArgs(holder, ttl, 0)},
 			{"inspect", set.Inspect, protocol.InspectArgs(nil, protocol.InspectHolders, 0, 10, "")},
-			{"raise_fence", set.RaiseFence, protocol.RaiseFenceArgs(nil, holder, int64(1), settings, 0)},
+			{"raise_fence", set.RaiseFence, protocol.RaiseFenceArgs(nil, holder, int64(1), int64(metadataTTL), 0)},
 			{"release of the lease", set.Release, releaseArgs(holder, 0, 0)},
 			{"release of a waiter", set.Release, releaseArgs(waits, 0, 1)},
 			{"release of the waiter that rejoined", set.Release, releaseArgs(b.token("b", 3), 0, 1)},
@@ -223,6 +254,67 @@ func TestWrongType(t *testing.T) {
 		b.rdb.Del(ctx, b.keys[0])
 		b.code(b.acquire(gone, 0), lua.Tombstoned)
 		b.code(b.acquire(b.token("c", 3), 0), lua.Granted)
+	})
+}
+
+// TestPlaceAheadOfClock: the server has lost its data and its clock was set back, so a waiter rejoins at a place ahead of it. Who arrives
+// then is behind the waiter.
+func TestPlaceAheadOfClock(t *testing.T) {
+	t.Parallel()
+	onServers(t, lua.All, func(b *bench) {
+		waits, newcomer := b.token("b", 1), b.token("c", 1)
+		b.enqueue(b.token("a", 1), waits)
+		at := func(token string) float64 { return b.rdb.ZScore(ctx, b.keys[2], token).Val() }
+		place := at(waits) + 1.8e9
+		b.rdb.Del(ctx, b.keys[2])
+		b.heartbeat(1, waits, int64(place))
+		b.acquire(newcomer, heartbeatTTL)
+		check.That(b, at(waits) == place && at(newcomer) > place, "places %.0f and %.0f, want from %.0f on", at(waits), at(newcomer), place)
+	})
+}
+
+// TestKeyWithoutExpiry: somebody has taken the expiry of the lock's key away. A renewal sets it again, as does whoever finds the lock held:
+// to the ttl of the lease that is in the key, or to what it was extended to. What another library has written lasts for ever.
+func TestKeyWithoutExpiry(t *testing.T) {
+	t.Parallel()
+	onServers(t, lua.All, func(b *bench) {
+		holder, waits := b.token("a", 1), b.token("b", 1)
+		b.code(b.acquire(holder, 0), lua.Granted)
+		heals := func(what string, most time.Duration, f func()) {
+			b.Helper()
+			must.That(b, b.rdb.Persist(ctx, b.keys[0]).Val(), "%s: there was no expiry", what)
+			f()
+			left := b.rdb.PTTL(ctx, b.keys[0]).Val()
+			check.That(b, left > most-10*time.Second && left <= most, "%s: the key is left for %v, want %v", what, left, most)
+		}
+		const longer = ttl + 2000 // than what the lease has already
+		heals("the fast renewal", longer*time.Millisecond, func() { b.code(b.renew(holder, 1, longer-1000, 0), lua.Granted) })
+		heals("the renewal", longer*time.Millisecond, func() { b.code(b.renew(holder, 2, longer, 0), lua.Granted) })
+		if !b.set.OneHolder {
+			return // its leases have ends of their own
+		}
+		heals("a repeated request", ttl*time.Millisecond, func() { b.code(b.acquire(holder, 0), lua.Granted) })
+		asks := func(what string, f func() any) {
+			heals(what, longer*time.Millisecond, func() {
+				ms, _ := f().(int64)
+				check.That(b, ms > 0 && ms <= longer, "%s: is told to retry in %d ms", what, ms)
+			})
+		}
+		asks("a try", func() any { return b.acquire(b.token("c", 1), 0)[2] })
+		asks("a waiter", func() any { return b.acquire(waits, heartbeatTTL)[5] })
+		asks("a waiter with a deadline", func() any {
+			return b.eval(b.set.Acquire, acquireArgs(b.token("b", 2), ttl, heartbeatTTL, b.policyArg, 60_000))[5]
+		})
+		asks("a heartbeat", func() any { return b.heartbeat(0, waits)[3] })
+		b.code(b.renew(holder, 2, 3_600_000, 1), lua.Granted)
+		heals("a heartbeat beside an extended lease", time.Hour, func() { b.heartbeat(0, waits) })
+
+		b.rdb.Set(ctx, b.keys[0], "theirs", 0)
+		check.That(b, b.acquire(b.token("c", 2), 0)[2] == int64(0), "a try is told when a lock without an expiry ends")
+		b.heartbeat(0, waits)
+		b.holder("theirs")
+		left := b.rdb.PTTL(ctx, b.keys[0]).Val()
+		check.That(b, left == -1, "the key of another library expires in %v", left)
 	})
 }
 
@@ -251,6 +343,9 @@ func TestCompleteStoresRecord(t *testing.T) {
 		lies("done:"+a, 45*time.Second, 50*time.Second)
 		complete(a, 3_600_000, lua.Granted) // a repeated one
 		lies("done:"+a, 45*time.Second, 50*time.Second)
+		b.rdb.Persist(ctx, b.keys[0])
+		complete(a, 50_000, lua.Granted)
+		lies("done:"+a, 45*time.Second, 50*time.Second)
 		b.code(b.renew(a, 1, 60_000, 0), lua.Refused)
 		b.code(b.release(a, 0), lua.Refused)
 		b.code(b.acquire(c, 0), lua.Refused)
@@ -263,44 +358,9 @@ func TestCompleteStoresRecord(t *testing.T) {
 	})
 }
 
-// TestRetainedMutexAndWaiters checks what a lease that its process retains does beside a queue: a request for one does not pass live
-// waiters, and waiters that come back to the queue recall it by their heartbeats, once.
-func TestRetainedMutexAndWaiters(t *testing.T) {
-	t.Parallel()
-	onBothServers(t, lua.Mutex, func(b *bench) {
-		retained := token("a", 1) + "k"
-		ask := func(tok, policyArg string, heartbeat int) []any {
-			return b.eval(b.set.Acquire, acquireArgs(tok, ttl, heartbeat, policyArg, 0))
-		}
-		subA := b.listen("a")
-		b.listen("b")
-		waiter := token("b", 1)
-
-		// Granted to a free lock. The waiter is sent back to a queue that lost it, as after a failover.
-		b.code(ask(retained, protocol.PolicyArgRetain, 0), lua.Granted)
-		b.notNotified("a", subA)
-		b.heartbeat(1, waiter, 0)
-		got := b.message(subA)
-		must.That(b, slices.Equal(got, []string{"1", "recall"}), "message %v, want a recall of %s", got, retained)
-		b.heartbeat(0, waiter)
-		b.notNotified("a", subA)
-
-		// It waits for a lock that becomes free without a release: a request for a lease to be retained leaves it to the waiter.
-		b.release(retained, 0)
-		b.release(waiter, 0)
-		b.holder("")
-		must.OK(b, b.rdb.Set(ctx, b.keys[0], "another library's", time.Minute).Err())
-		second := token("b", 2)
-		b.code(b.acquire(second, heartbeatTTL), lua.Waiting)
-		must.OK(b, b.rdb.Del(ctx, b.keys[0]).Err())
-		b.code(ask(token("a", 2)+"k", protocol.PolicyArgRetain, 0), lua.Refused)
-		b.holder(second)
-	})
-}
-
 func (b *bench) raiseFence(token string, least, up int64) []any {
 	b.Helper()
-	return b.eval(b.set.RaiseFence, protocol.RaiseFenceArgs(nil, token, least, settings, up))
+	return b.eval(b.set.RaiseFence, protocol.RaiseFenceArgs(nil, token, least, int64(metadataTTL), up))
 }
 
 // The embedded server does not report an uptime.
@@ -328,7 +388,7 @@ var notice = protocol.BreakNotice(protocol.Breaker{By: "ops", Reason: "stuck"})
 // breakToken breaks a token and expects this code, whether its keeper was told, and that there is no more to admit.
 func (b *bench) breakToken(token string, code, told int) {
 	b.Helper()
-	got := b.eval(b.set.Break, protocol.BreakArgs(nil, token, settings, 60_000, b.policyArg, notice))
+	got := b.eval(b.set.Break, protocol.BreakArgs(nil, token, int64(metadataTTL), 60_000, b.policyArg, notice))
 	want := fmt.Sprint([]any{code, told, 0})
 	must.That(b, fmt.Sprint(got) == want, "break returned %v, want %s", got, want)
 }

@@ -35,31 +35,22 @@
 // retry delay of the others, such as 250 ms for redsync. Then they find the key free at least once in ten times Yield, and at most
 // a tenth of the time is lost.
 //
-// # Retained leases
+// # Linger
 //
-// With Options.Retain a process keeps the lease at the server when its holder releases the mutex, and grants the mutex to its own
-// callers, one after the other, without asking the server, until another process asks for it. Use it where one process takes the
-// same mutex again and again.
+// With Options.Linger a process may pass its lease to its own next callers, one after the other, without the server, until Linger has
+// passed since the lease was granted. Then the caller that has the mutex releases the lease, or the process does if nobody has it.
+// Others wait for at most Linger longer. Callers that wait in the process are served in order of arrival; those that are left when
+// Linger has passed ask the server, behind the processes that are queued there.
 //
-// One caller holds the mutex at a time, as always, and the waiting callers of the process are served in order. Their leases are
-// turns of the one lease at the server: they have its token, deadline and fence, and a turn is lost if that lease is lost. So a
-// store must accept equal fences, and cannot reject a late write of an earlier turn of the same process: a holder must not release
-// the mutex before its writes have been answered. If that cannot be ensured, do not set Retain.
+// Use it where a process takes the same mutex many times in a row: with 10 ms it sends about 200 commands a second, however often
+// it locks. Do not use it where processes take the mutex in turns, because each would wait for the Linger of the one before.
 //
-// The TTL of the lease at the server is the shorter of TTL and 5 s. The lease is renewed while it is used, and released when it has
-// not been used for that time.
+// Callers that share a lease have its token, deadline and fence, and lose it together. So a store must accept equal fences, and
+// cannot reject a late write of an earlier caller of the same process: release the mutex only when its writes have been answered. If
+// that cannot be ensured, do not set Linger.
 //
-// Another process that waits makes the server recall the lease: no further turn is granted, and the Release of the current holder
-// releases the lease at the server. If the process is frozen or cut off, the others wait until the lease has expired. TryLock of
-// another process fails and recalls the lease, so that the next TryLock succeeds if nobody holds the mutex; TryLock of this process
-// fails without asking the server while a caller of this process holds the mutex. A process without a subscription grants no turns.
-//
-// After a recall the process retains no lease of the name for about nine times as long as the recall took, at least 20 ms and at
-// most a minute, and afterwards only if it takes the mutex about 20 times as often as it is recalled. A keeper retains leases of at
-// most 10,000 names, those that it used last.
-//
-// Clients of other libraries cannot recall a lease: for them the mutex is held until it has not been used for the lease's TTL. Do
-// not set Retain where they contend.
+// TryLock fails without asking the server while another caller of the process has a lease that lingers. Extend and Adopt return
+// ErrInvalid. A process that crashes or freezes keeps others out until its lease ends, as any holder does.
 //
 // # Failures
 //

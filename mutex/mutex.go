@@ -2,15 +2,14 @@ package mutex
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/keeper"
-	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
-	"github.com/lockkeeper/lockkeeper/internal/protocol"
-	"github.com/lockkeeper/lockkeeper/internal/retainer"
 	"github.com/lockkeeper/lockkeeper/internal/server"
+	"github.com/lockkeeper/lockkeeper/internal/share"
 	"github.com/lockkeeper/lockkeeper/internal/views"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
@@ -27,9 +26,10 @@ type Options struct {
 	// MaxLifetime bounds how long a lease lasts, however often it is renewed or extended. At least TTL. Default 0: no bound.
 	MaxLifetime time.Duration
 
-	// Retain makes the process keep the lease that a holder releases, for its next callers; see "Retained leases" in the package
-	// comment. Not together with NoRenewal, MaxLifetime or Yield. Default false.
-	Retain bool
+	// Linger lets the process pass its lease to its next callers, without the server, until Linger has passed since it was granted; see
+	// "Linger" in the package comment. Others wait for at most as much longer. At most a third of TTL, and 10 s. Not together with
+	// NoRenewal. Default 0.
+	Linger time.Duration
 
 	// Yield is how long a release now and then leaves the key free for clients of other libraries; see "Other libraries" in the
 	// package comment. From 1 ms to 10 s. Default 0: never.
@@ -43,8 +43,10 @@ const Kind lockkeeper.Kind = "mutex"
 
 // Mutex is a lock on one name that one holder has at a time. It is immutable and safe for concurrent use.
 type Mutex struct {
-	lock      *keeper.Lock
-	retaining *retainer.Lock // nil without Options.Retain
+	_ [0]sync.Mutex // so that go vet reports copies
+
+	lock  *keeper.Lock
+	share *share.Lock // nil without Options.Linger
 }
 
 // New returns the mutex of a name. It sends nothing. The error is ErrInvalid; see package [lockkeeper].
@@ -58,9 +60,7 @@ func New(k *lockkeeper.Keeper, name string, opts *Options) (*Mutex, error) {
 	}
 	switch {
 	case o.Yield != 0 && (o.Yield < time.Millisecond || o.Yield > longestYield):
-		return nil, server.Invalid("Yield %v is not between %v and %v", o.Yield, time.Millisecond, longestYield)
-	case o.Yield != 0 && o.Retain:
-		return nil, server.Invalid("Yield %v is set together with Retain, which keeps other libraries out; set only one of them", o.Yield)
+		return nil, server.InvalidFor(Kind, name, "Yield %v is not between %v and %v", o.Yield, time.Millisecond, longestYield)
 	}
 	lock, err := access.KeeperOf(k).Lock(keeper.Spec{
 		Scripts:     lua.Mutex,
@@ -75,8 +75,8 @@ func New(k *lockkeeper.Keeper, name string, opts *Options) (*Mutex, error) {
 		return nil, err
 	}
 	m := &Mutex{lock: lock}
-	if o.Retain {
-		if m.retaining, err = retainer.New(lock, access.RetainedBy(k)); err != nil {
+	if o.Linger != 0 {
+		if m.share, err = share.New(lock, access.SharedBy(k), o.Linger, ""); err != nil {
 			return nil, err
 		}
 	}
@@ -89,14 +89,14 @@ func (m *Mutex) Name() string { return m.lock.Name() }
 // Key returns the Redis key of the mutex, which identifies it among all locks; lockkeeper.LockAll needs it.
 func (m *Mutex) Key() string { return m.lock.Key() }
 
-// Retains reports whether Options.Retain is set, so that leases of one process can have the same token and fence.
-func (m *Mutex) Retains() bool { return m.retaining != nil }
+// Shares reports whether Options.Linger is set, so that leases of one process can have the same token and fence.
+func (m *Mutex) Shares() bool { return m.share != nil }
 
 // Lock waits until the mutex is granted, until ctx ends, or until the keeper's retry policy gives up, and returns the lease.
 // Package [lockkeeper] documents the errors.
 func (m *Mutex) Lock(ctx context.Context) (*lockkeeper.Lease, error) {
-	if m.retaining != nil {
-		return access.Lease[lockkeeper.Lease](m.retaining.Acquire(ctx, true))
+	if m.share != nil {
+		return access.Lease[lockkeeper.Lease](m.share.Acquire(ctx, 0, true))
 	}
 	return access.Lease[lockkeeper.Lease](m.lock.Acquire(ctx, keeper.Terms{}))
 }
@@ -104,33 +104,24 @@ func (m *Mutex) Lock(ctx context.Context) (*lockkeeper.Lease, error) {
 // TryLock acquires the mutex if it is free. It blocks for a round trip. The error is ErrNotAcquired if the mutex is held
 // elsewhere; others are as for Lock.
 func (m *Mutex) TryLock(ctx context.Context) (*lockkeeper.Lease, error) {
-	if m.retaining != nil {
-		return access.Lease[lockkeeper.Lease](m.retaining.Acquire(ctx, false))
+	if m.share != nil {
+		return access.Lease[lockkeeper.Lease](m.share.Acquire(ctx, 0, false))
 	}
 	return access.Lease[lockkeeper.Lease](m.lock.Try(ctx, keeper.Terms{}))
 }
 
 // Do calls fn while holding the mutex; see package [lockkeeper].
 func (m *Mutex) Do(ctx context.Context, fn func(ctx context.Context, fence uint64) error) error {
-	if m.retaining != nil {
-		h, err := m.retaining.Acquire(ctx, true)
-		if err != nil {
-			return err
-		}
-		return lifecycle.Do(ctx, h, fn)
+	if m.share != nil {
+		return m.share.Do(ctx, 0, fn)
 	}
-	h, err := m.lock.Acquire(ctx, keeper.Terms{})
-	if err != nil {
-		return err
-	}
-	return h.Do(ctx, fn)
+	return m.lock.Do(ctx, keeper.Terms{}, fn)
 }
 
-// Adopt makes a lease from a token that holds the mutex; see package [lockkeeper]. The token of a retained lease cannot be
-// adopted; the error is then ErrInvalid.
+// Adopt makes a lease from a token that holds the mutex; see package [lockkeeper]. The error is ErrInvalid if Options.Linger is set.
 func (m *Mutex) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, error) {
-	if t, ok := protocol.ParseToken(token); ok && t.Flags == protocol.FlagRetained {
-		return nil, server.Invalid("the token is of a lease that its process retains, for several holders in turn; acquire another lease instead")
+	if m.share != nil {
+		return nil, m.share.AdoptError()
 	}
 	return access.Lease[lockkeeper.Lease](m.lock.Adopt(ctx, token))
 }

@@ -2,18 +2,23 @@ package mutex_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/fair"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/conformance"
+	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
+	"github.com/lockkeeper/lockkeeper/internal/testing/lingering"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
-	"github.com/lockkeeper/lockkeeper/internal/testing/retaining"
+	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/redis/go-redis/v9"
 )
@@ -35,11 +40,62 @@ func TestConformance(t *testing.T) {
 	conformance.All(t, primitive)
 }
 
-func TestRetainedMutex(t *testing.T) {
-	retaining.Test(t, func(k *lockkeeper.Keeper, o retaining.Options) (retaining.Lock, error) {
-		l, err := mutex.New(k, "x", &mutex.Options{Retain: o.Retain, NoRenewal: o.NoRenewal, MaxLifetime: o.MaxLifetime})
-		return retaining.Lock{Inside: l.Lock, Alone: l.Lock, TryAlone: l.TryLock, Do: l.Do, Adopt: l.Adopt, Kind: mutex.Kind, Turns: true}, err
+func newLingering(k *lockkeeper.Keeper, o lingering.Options) (lingering.Lock, error) {
+	l, err := mutex.New(k, "x", &mutex.Options{Linger: o.Linger, TTL: o.TTL, NoRenewal: o.NoRenewal})
+	return lingering.Lock{Shared: l.Lock, Alone: l.Lock, TryAlone: l.TryLock, Do: l.Do, Adopt: l.Adopt, Kind: mutex.Kind, Turns: true}, err
+}
+
+func TestLinger(t *testing.T) { lingering.Test(t, newLingering) }
+
+// TestLingerServesInOrder: the callers of a process have their turns in the order in which they have come, and one that gives up leaves at once.
+func TestLingerServesInOrder(t *testing.T) {
+	lingering.Run(t, newLingering, func(s *embedded.Server, p, _ *lingering.Process) {
+		m := must.Get(mutex.New(p.Keeper, "x", &mutex.Options{Linger: lingering.Linger}))(t)
+		inside := p.Enter()
+		first := p.Waits()
+		cancelled, cancel := context.WithCancelCause(s.Context())
+		gaveUp := make(chan error, 1)
+		go func() {
+			_, err := m.Lock(cancelled)
+			gaveUp <- err
+		}()
+		synctest.Wait()
+		last := p.Waits()
+		why := errors.New("enough")
+		cancel(why)
+		err := <-gaveUp
+		check.That(t, errors.Is(err, lockkeeper.ErrNotAcquired) && errors.Is(err, why), "a caller that gives up: %v", err)
+		n := p.Scripts(func() {
+			p.Leave(inside)
+			must.That(t, lingering.IsGranted(first) && !lingering.IsGranted(last), "the second caller has passed the first")
+			p.Leave(<-first)
+			p.Leave(<-last)
+		})
+		check.That(t, n == 0, "three turns have sent %d scripts", n)
 	})
+}
+
+// TestLingerHandsOverToNobodyWhoHasGone lets callers give up as they are handed the lease, at different moments: the next caller has it.
+func TestLingerHandsOverToNobodyWhoHasGone(t *testing.T) {
+	s := lockkeepertest.New(t)
+	m := must.Get(mutex.New(s.Keeper(t, nil), "x", &mutex.Options{Linger: time.Second}))(t)
+	for i := range 2000 {
+		inside := must.Get(m.Lock(t.Context()))(t)
+		brief, cancel := context.WithCancel(t.Context())
+		waiting := make(chan *lockkeeper.Lease, 1)
+		go func() {
+			l, _ := m.Lock(brief)
+			waiting <- l
+		}()
+		for range i % 50 {
+			runtime.Gosched()
+		}
+		go cancel()
+		must.OK(t, inside.Release(t.Context()))
+		must.OK(t, (<-waiting).Release(t.Context()))
+		cancel()
+	}
+	must.OK(t, must.Get(m.TryLock(t.Context()))(t).Release(t.Context()))
 }
 
 // TestExhaustedPool blocks every connection of the application's pools of a Cluster, on eight processors. No call may fail or be slow, no

@@ -15,7 +15,7 @@ const (
 )
 
 // held knows the leases that are held, by their tokens, so that each is counted down exactly once: a lease can end before the
-// call that acquired it returns, and callers that share a retained lease lose it together. It has an entry for each lease that is
+// call that acquired it returns, and callers that share a lease (Linger) lose it together. It has an entry for each lease that is
 // held, and none for leases that were adopted.
 type held struct {
 	seed  maphash.Seed

@@ -16,7 +16,6 @@
 //	lockkeeper.requests.waiting  up-down counter kind, mode
 //	lockkeeper.leases.lost       counter         kind, reason
 //	lockkeeper.leases.leaked     counter         kind
-//	lockkeeper.leases.recalled   counter         kind
 //	lockkeeper.renewals          counter         kind
 //	lockkeeper.wakeups           counter         kind, result = received, lost (which has no kind)
 //	lockkeeper.job.success.timestamp
@@ -137,7 +136,6 @@ func Instrument(o *lockkeeper.Options, opts ...Option) error {
 		{&h.Lost, t.lost},
 		{&h.Released, t.released},
 		{&h.LimitChanged, t.limitChanged},
-		{&h.Recalled, t.recalled},
 		{&h.Leaked, t.leaked},
 		{&h.Succeeded, t.succeeded},
 	} {
@@ -159,12 +157,12 @@ type telemetry struct {
 	held      *held
 	positions positions
 
-	acquireDuration, leaseDuration        metric.Float64Histogram
-	leasesLost, leasesLeaked              metric.Int64Counter
-	leasesRecalled, renewalCount, wakeups metric.Int64Counter
-	limit                                 metric.Int64Gauge
-	lastSuccess                           metric.Float64Gauge
-	queuePosition                         metric.Int64Histogram
+	acquireDuration, leaseDuration metric.Float64Histogram
+	leasesLost, leasesLeaked       metric.Int64Counter
+	renewalCount, wakeups          metric.Int64Counter
+	limit                          metric.Int64Gauge
+	lastSuccess                    metric.Float64Gauge
+	queuePosition                  metric.Int64Histogram
 }
 
 func (t *telemetry) createInstruments(m metric.Meter) error {
@@ -192,7 +190,6 @@ func (t *telemetry) createInstruments(m metric.Meter) error {
 	waiting := upDown("lockkeeper.requests.waiting", "{request}", "Calls of this process that have not returned yet.")
 	t.leasesLost = counter("lockkeeper.leases.lost", "{lease}", "Leases that ended before their holder released them.")
 	t.leasesLeaked = counter("lockkeeper.leases.leaked", "{lease}", "Leases that became unreachable without a release.")
-	t.leasesRecalled = counter("lockkeeper.leases.recalled", "{lease}", "Retained leases that were given back because somebody else asked.")
 	t.renewalCount = counter("lockkeeper.renewals", "{renewal}", "Renewals of leases.")
 	t.wakeups = counter("lockkeeper.wakeups", "{message}", "Messages that grant leases, received or lost.")
 	lastSuccess, err := m.Float64Gauge("lockkeeper.job.success.timestamp", metric.WithUnit("s"),
@@ -225,7 +222,7 @@ func (t *telemetry) startAtZero(s *series) {
 	for _, reason := range lossReasons() {
 		t.leasesLost.Add(ctx, 0, s.lost(reason))
 	}
-	for _, counter := range []metric.Int64Counter{t.leasesLeaked, t.leasesRecalled, t.renewalCount} {
+	for _, counter := range []metric.Int64Counter{t.leasesLeaked, t.renewalCount} {
 		counter.Add(ctx, 0, s.kind...)
 	}
 	t.wakeups.Add(ctx, 0, s.received...)
@@ -324,10 +321,6 @@ func (t *telemetry) wakeupLost(e lockkeeper.Event) { t.wakeups.Add(e.Context, 1,
 func (t *telemetry) renewed(e lockkeeper.Event) { t.renewalCount.Add(e.Context, 1, t.of(&e).kind...) }
 
 func (t *telemetry) leaked(e lockkeeper.Event) { t.leasesLeaked.Add(e.Context, 1, t.of(&e).kind...) }
-
-func (t *telemetry) recalled(e lockkeeper.Event) {
-	t.leasesRecalled.Add(e.Context, 1, t.of(&e).kind...)
-}
 
 func (t *telemetry) lost(e lockkeeper.Event) {
 	s := t.of(&e)

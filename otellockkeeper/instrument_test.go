@@ -207,7 +207,7 @@ func TestCountersStartAtZero(t *testing.T) {
 			}
 		}
 		for name, want := range map[string]int{
-			"lockkeeper.leases.lost": 9, "lockkeeper.leases.leaked": 1, "lockkeeper.leases.recalled": 1,
+			"lockkeeper.leases.lost": 9, "lockkeeper.leases.leaked": 1,
 			"lockkeeper.renewals": 1, "lockkeeper.wakeups": 2,
 		} {
 			if n[name] != want {
@@ -349,19 +349,16 @@ func TestModesAndConversions(t *testing.T) {
 	})
 }
 
-// TestSharedLeasesAreCountedOut: callers that share a retained lease are counted once each, also when it is lost.
+// TestSharedLeasesAreCountedOut: callers that share a lease (Linger) are counted once each, also when it is lost.
 func TestSharedLeasesAreCountedOut(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *lockkeepertest.Server, o *telemetry) {
 		k := o.keeper(t, s, nil)
-		l := must(rwlock.New(k, "a", &rwlock.Options{Retain: true}))
+		l := must(rwlock.New(k, "a", &rwlock.Options{Linger: time.Second}))
 		read := func(n int) (leases []*lockkeeper.Lease) {
 			for range n {
 				leases = append(leases, must(l.RLock(t.Context())))
 			}
 			return leases
-		}
-		for range 30 { // until the lease is retained
-			must(0, read(1)[0].Release(t.Context()))
 		}
 		leases := read(5)
 		o.require(t, []string{"leases.held"}, map[string]string{"leases.held{kind=rwlock,mode=read}": "5"})
@@ -557,9 +554,8 @@ func TestLostWakeupsAndLeaksAreCounted(t *testing.T) {
 		time.Sleep(10 * time.Second) // it is noticed afterwards
 		s.Restore()
 		opts.Hooks.Leaked(lockkeeper.Event{Context: t.Context(), Kind: "mutex"}) // the garbage collector is not to be waited for here
-		opts.Hooks.Recalled(lockkeeper.Event{Context: t.Context(), Kind: "mutex"})
-		o.require(t, []string{"wakeups", "leases.leaked", "leases.recalled"}, map[string]string{
-			"wakeups{result=lost}": "1", "leases.leaked{kind=mutex}": "1", "leases.recalled{kind=mutex}": "1",
+		o.require(t, []string{"wakeups", "leases.leaked"}, map[string]string{
+			"wakeups{result=lost}": "1", "leases.leaked{kind=mutex}": "1",
 		})
 	})
 }
@@ -590,7 +586,7 @@ func TestGaugesReturnToZero(t *testing.T) {
 	var wg sync.WaitGroup
 	for g := range 8 {
 		wg.Go(func() {
-			l := must(rwlock.New(k, fmt.Sprint(g%2), &rwlock.Options{Retain: true, TTL: 500 * time.Millisecond}))
+			l := must(rwlock.New(k, fmt.Sprint(g%2), &rwlock.Options{Linger: 20 * time.Millisecond, TTL: 500 * time.Millisecond}))
 			for i := range 40 {
 				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(1+i%7)*5*time.Millisecond)
 				lock := l.RLock

@@ -8,14 +8,14 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/ahead"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
-	"github.com/lockkeeper/lockkeeper/internal/retain"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/lockkeeper/lockkeeper/ratelimit"
 	"pgregory.net/rapid"
 )
 
-// The promises about a rate limit, also if processes take permits ahead; see ratelimit.Options.Retain.
+// The promises about a rate limit, also if processes take permits ahead; see ratelimit.Options.Ahead.
 const (
 	// No window, wherever it begins, has more grants than the limit, whatever happens to processes, messages and the server, but for
 	// permits that the server has lost with its data, or that have returned early because its clock was set forward. A permit of a block
@@ -35,7 +35,7 @@ type blocksWorld struct {
 	limit     int
 	window    time.Duration
 	faultless bool
-	retain    bool // the processes take permits ahead
+	blocks    bool // the processes take permits ahead
 	wants     bool // callers want more than the limit
 	limiters  []*ratelimit.Limiter
 
@@ -126,7 +126,7 @@ func (w *blocksWorld) granted(p *process, fence uint64, n int, inside bool) {
 	}
 	begun := w.paused[0]
 	if p != w.pauses {
-		begun = begun.Add(retain.Ahead(w.window))
+		begun = begun.Add(ahead.Length(w.window))
 	}
 	if at.After(begun) && at.Before(w.paused[1]) {
 		w.breaksLocked(blocksPause, "%v after it began, fence %d", at.Sub(w.paused[0]), fence)
@@ -150,7 +150,7 @@ func (w *blocksWorld) checkWindow(end time.Time) {
 		most = w.limit
 	}
 	for i, l := range w.limits {
-		if i+1 == len(w.limits) || w.limits[i+1].at.After(begin.Add(-retain.Ahead(w.window))) {
+		if i+1 == len(w.limits) || w.limits[i+1].at.After(begin.Add(-ahead.Length(w.window))) {
 			most = max(most, l.limit)
 		}
 	}
@@ -162,27 +162,46 @@ func (w *blocksWorld) checkWindow(end time.Time) {
 	}
 }
 
+// The ways to ask for permits. Each finds faults that the others do not.
+const (
+	steadily = "steadily"             // bursts, of a few permits at times, about as often as was drawn
+	atEdge   = "at the window's edge" // one permit at a time, when the next one is to return, and shortly before
+	silently = "after a silence"      // one permit at a time, and then nothing for a while; then all permits of a window at once, one by one
+)
+
 // calls asks for permits until the end of the schedule.
-func (w *blocksWorld) calls(p *process, random *rand.Rand, pause time.Duration, burst int) {
-	for {
-		for range 1 + random.Intn(burst) {
-			if w.isClosing() {
-				return
+func (w *blocksWorld) calls(p *process, random *rand.Rand, way string, pause time.Duration, burst int) {
+	for !w.isClosing() {
+		switch way {
+		case steadily:
+			for i := 1 + random.Intn(burst); i > 0 && !w.isClosing(); i-- {
+				n := 1
+				if random.Intn(8) == 0 {
+					n = 1 + random.Intn(min(w.limit, 4))
+				}
+				w.call(p, random, n)
 			}
-			w.call(p, random)
+			time.Sleep(pause/2 + time.Duration(random.Int63n(int64(pause))))
+		case atEdge:
+			returns := w.call(p, random, 1)
+			time.Sleep(max(returns-time.Duration(random.Intn(3))*time.Millisecond, time.Millisecond))
+		case silently:
+			for range random.Intn(3) {
+				w.call(p, random, 1)
+			}
+			time.Sleep(time.Duration(random.Int63n(int64(w.window) * 3 / 2)))
+			for i := w.limit + 1; i > 0 && !w.isClosing(); i-- {
+				w.call(p, random, 1)
+			}
 		}
-		time.Sleep(pause/2 + time.Duration(random.Int63n(int64(pause))))
 	}
 }
 
-func (w *blocksWorld) call(p *process, random *rand.Rand) {
+// call asks for n permits, and returns after how long to ask again if they are refused.
+func (w *blocksWorld) call(p *process, random *rand.Rand, n int) (retryAfter time.Duration) {
 	l := w.limiters[p.id]
 	var d decided
 	ctx := context.WithValue(context.Background(), decidedKey{}, &d)
-	n := 1
-	if random.Intn(8) == 0 {
-		n = 1 + random.Intn(min(w.limit, 4))
-	}
 	timeout := time.Duration(1+random.Intn(100)) * 20 * time.Millisecond
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -191,7 +210,7 @@ func (w *blocksWorld) call(p *process, random *rand.Rand) {
 			w.granted(p, fence, n, d.inside)
 			return nil
 		})
-		return
+		return 0
 	}
 	r, err := l.AllowN(ctx, n)
 	switch {
@@ -204,7 +223,7 @@ func (w *blocksWorld) call(p *process, random *rand.Rand) {
 		if w.tally["refused"]++; d.inside {
 			w.tally["refused inside"]++
 		}
-		if w.faultless && !w.retain && w.lag == 0 && len(w.limits) == 1 && w.paused[1].IsZero() && !others {
+		if w.faultless && !w.blocks && w.lag == 0 && len(w.limits) == 1 && w.paused[1].IsZero() && !others {
 			w.tally["refused by a full window"]++
 			if spent+n <= w.limit {
 				w.breaksLocked(blocksProgress, "%d refused, though only %d of %d are taken", n, spent, w.limit)
@@ -213,11 +232,12 @@ func (w *blocksWorld) call(p *process, random *rand.Rand) {
 		if r.RetryAfter < 0 || r.Remaining < 0 {
 			w.breaksLocked(blocksProgress, "refused with %+v", r)
 		}
-		if unasked := time.Since(w.asked); d.inside && w.faultless && unasked > w.lag+retain.Ahead(w.window) {
+		if unasked := time.Since(w.asked); d.inside && w.faultless && unasked > w.lag+ahead.Length(w.window) {
 			w.breaksLocked(blocksProgress, "refused inside with %+v, though the server was not asked for %v", r, unasked)
 		}
 		w.mu.Unlock()
 	}
+	return r.RetryAfter
 }
 
 // joins starts a process with a limiter.
@@ -229,7 +249,7 @@ func (w *blocksWorld) joins() {
 			}
 		}}
 	})
-	l, err := ratelimit.New(p.Keeper, name, w.limit, w.window, &ratelimit.Options{Retain: w.retain})
+	l, err := ratelimit.New(p.Keeper, name, w.limit, w.window, &ratelimit.Options{Ahead: w.blocks})
 	if err != nil {
 		panic(err)
 	}
@@ -304,7 +324,7 @@ func (w *blocksWorld) schedules(r *rapid.T) {
 	if w.faultless { // mostly one that is large enough to check how much of it is granted
 		limits = []int{1, 5, 60, 60, 60}
 	}
-	w.retain = rapid.IntRange(0, 2).Draw(r, "retain") > 0
+	w.blocks = rapid.IntRange(0, 2).Draw(r, "ahead") > 0
 	w.limit = rapid.SampledFrom(limits).Draw(r, "limit")
 	w.window = rapid.SampledFrom([]time.Duration{200 * time.Millisecond, time.Second, 3 * time.Second}).Draw(r, "window")
 	w.limits = []limitSince{{time.Now(), w.limit}}
@@ -321,7 +341,13 @@ func (w *blocksWorld) schedules(r *rapid.T) {
 		each := float64(w.window) / (float64(w.limit) * rate) * float64(processes*callers*(burst+1)/2)
 		for range callers {
 			random := rand.New(rand.NewSource(rapid.Int64().Draw(r, "seed")))
-			w.actors.Go(func() { w.calls(p, random, max(time.Duration(each), 100*time.Microsecond), burst) })
+			ways := []string{steadily, steadily, atEdge, silently}
+			if w.faultless && w.wants { // what is granted of the limit is checked
+				ways = ways[:1]
+			}
+			way := rapid.SampledFrom(ways).Draw(r, "asks")
+			w.reach(way)
+			w.actors.Go(func() { w.calls(p, random, way, max(time.Duration(each), 100*time.Microsecond), burst) })
 		}
 	}
 	w.pass(2 * w.window) // until demand is known
@@ -359,5 +385,5 @@ func TestBlocksSimulation(t *testing.T) {
 		w.server.step = b.stepped
 		b.schedules(w.r)
 	}, "granted inside", "granted by the server", "refused inside", "refused by a full window", "the limit changes", "a pause", "crash",
-		"the limit is wanted all the time", "clock back", "server restarts empty")
+		"the limit is wanted all the time", "clock back", "server restarts empty", steadily, atEdge, silently)
 }

@@ -31,11 +31,16 @@ func (w *world) breakSomebody(r *rapid.T) {
 	})
 	w.mu.Unlock()
 	slices.Sort(tokens)
-	token := draw(r, tokens, "token")
+	w.breakToken(p, draw(r, tokens, "token"))
+}
+
+// breakToken breaks what a token has, by the keeper of the process.
+func (w *world) breakToken(p *process, token string) {
 	w.mu.Lock()
 	for _, q := range w.requests { // also those that have adopted it
 		if q.first() == w.requestLocked(token) {
 			q.broken = true
+			w.usesLocked(q, breaking)
 		}
 	}
 	w.history.unknownLeases[token] = true
@@ -94,7 +99,7 @@ func (w *world) breakNoted(token string) bool {
 func (w *world) subscribed(token string) bool {
 	t := w.terms(token)
 	channel := "lock:wake:" + t.keeper
-	return !t.foreign && !t.unnotifiable && w.server.mini.PubSubNumSub(channel)[channel] > 0
+	return !t.foreign && w.server.mini.PubSubNumSub(channel)[channel] > 0
 }
 
 // checkBrokenLocked checks that who was told of a break has ended the lease or the call. The caller holds the mutex.

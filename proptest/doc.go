@@ -31,13 +31,14 @@
 //	server_test.go       the server and its faults; interpreter_test.go runs scripts on it
 //	history_test.go      what lies at the server, step by step
 //	invariants_test.go   what is promised; hooks_test.go: what the hooks are told
+//	pairs_test.go        what a program may do besides, each pair of it: Extend, conversions, Adopt, Break, Pause and others
 //	primitive_test.go    what the simulation has to know of a primitive: mutex_test.go, fair_test.go, rwlock_test.go,
 //	                     semaphore_test.go
 //	mutants_test.go      the deliberate bugs
 //
 // No part of that simulation are:
 //
-//	retain_test.go       leases that their processes retain; blocks_test.go: rate limits, also of permits that they take ahead;
+//	linger_test.go       leases that the callers of a process share; blocks_test.go: rate limits, also of permits that they take ahead;
 //	                     programs_test.go: what both share
 //	redlock_test.go      a lock on the majority of several servers
 //	real_test.go         the scripts of locks on a real server, against the promises; scripts_test.go runs scripts

@@ -15,7 +15,7 @@ func (fairLock) bare() bool        { return false }
 func (fairLock) queuesAll() bool   { return true }
 
 func (fairLock) get(q *request) (*lockkeeper.Lease, error) {
-	l, err := fair.New(q.p.Keeper, name, &fair.Options{TTL: q.ttl(), NoRenewal: q.fixed})
+	l, err := fair.New(q.p.Keeper, name, &fair.Options{TTL: q.ttl(), NoRenewal: q.fixed, MaxLifetime: q.lifetime()})
 	if err != nil {
 		panic(err)
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 func (w *world) crashProcess(r *rapid.T) {
-	draw(r, w.in(running, lossy, unsubscribed, disconnected, frozen), "process").crash()
+	draw(r, w.in(running, lossy, unsubscribed, unseen, disconnected, frozen), "process").crash()
 }
 
 func (w *world) crashHolder(r *rapid.T) { draw(r, w.holders(), "holder").p.crash() }
@@ -37,7 +37,18 @@ func (w *world) handOverToken(r *rapid.T) {
 	of.longest = max(of.longest, q.ttl())
 	w.mu.Unlock()
 	from.p.crashAfterHandover(from)
-	later := time.After(w.while(r, 10*time.Second))
+	d := w.while(r, 10*time.Second)
+	later := time.After(d)
+	if rapid.IntRange(0, 3).Draw(r, "and is broken") == 0 {
+		w.after(d+w.while(r, 10*time.Second), func() {
+			w.mu.Lock()
+			breaks := q.lease != nil && q.believesHeld() && !q.converting && len(q.convertTo) == 0 && !q.broken && to.state == running
+			w.mu.Unlock()
+			if breaks {
+				w.breakToken(to, q.lease.Token())
+			}
+		})
+	}
 	w.actors.Go(func() {
 		select {
 		case <-later:
@@ -193,7 +204,7 @@ func (w *world) delayDuplicate(r *rapid.T) {
 func (w *world) loseMessage(r *rapid.T) {
 	head := w.head(r)
 	holder := draw(r, w.holders(), "holder")
-	if how := rapid.SampledFrom([]state{"stale", unsubscribed, disconnected}).Draw(r, "how"); how == "stale" {
+	if how := rapid.SampledFrom([]state{"stale", unsubscribed, unseen, disconnected}).Draw(r, "how"); how == "stale" {
 		head.p.makeSubscriptionStale()
 	} else {
 		head.p.degrade(how, w.while(r, 3*time.Second))

@@ -19,13 +19,12 @@ const name = "x"
 
 // terms is the content of a token.
 type terms struct {
-	number       int    // of the request
-	keeper       string // the process
-	ttl          int64  // ms
-	use          string // flags without the one for no notifications
-	count        int    // permits, or the maximum writer streak
-	unnotifiable bool   // it gets no notifications
-	foreign      bool   // not a token of this module
+	number  int    // of the request
+	keeper  string // the process
+	ttl     int64  // ms
+	use     string // flags without the one for no notifications
+	count   int    // permits, or the maximum writer streak
+	foreign bool   // not a token of this module
 }
 
 // terms parses a token. The ttl of a request contains its number.
@@ -42,7 +41,6 @@ func (w *world) terms(token string) terms {
 	flags := strings.TrimLeft(rest, "0123456789")
 	t.use = strings.TrimRight(flags, "0123456789")
 	t.count, _ = strconv.Atoi(flags[len(t.use):])
-	t.use, t.unnotifiable = strings.CutSuffix(t.use, "s")
 	return t
 }
 
@@ -68,17 +66,17 @@ type waiting struct {
 
 // view is the state of the server at one moment of its clock.
 type view struct {
-	now          int64         // µs
-	rest         time.Duration // of now, less than a microsecond
-	seq          uint64
-	leases       map[string]lease // not expired
-	queue        []waiting        // in order
-	lapse        map[string]int64 // µs, when heartbeats lapse
-	unsubscribed map[string]bool  // of the waiters: the heartbeat says that the keeper cannot receive messages
-	odd          string           // a waiter without a heartbeat, or a heartbeat without a waiter
-	pass         float64          // of a read-write lock: the place up to which readers go first
-	limits       string           // of a semaphore: the limits in force
-	taken        []taking         // and the permits taken from a window
+	now       int64         // µs
+	rest      time.Duration // of now, less than a microsecond
+	seq       uint64
+	leases    map[string]lease // not expired
+	queue     []waiting        // in order
+	lapse     map[string]int64 // µs, when heartbeats lapse
+	uncounted map[string]bool  // of the waiters: the keeper does not count on its subscription
+	odd       string           // a waiter without a heartbeat, or a heartbeat without a waiter
+	pass      float64          // of a read-write lock: the place up to which readers go first
+	limits    string           // of a semaphore: the limits in force
+	taken     []taking         // and the permits taken from a window
 
 	freeUntil, freeFor int64 // of a mutex, in ms: until when its key was last left free for other libraries, and for how long
 }
@@ -166,7 +164,7 @@ func (w *world) view() *view {
 func (w *world) viewInside() *view {
 	mini, keys := w.server.mini, w.history.keys
 	now := w.server.nowLocked()
-	v := &view{now: now.UnixMicro(), rest: time.Duration(now.Nanosecond() % 1000), leases: map[string]lease{}, lapse: map[string]int64{}, unsubscribed: map[string]bool{}}
+	v := &view{now: now.UnixMicro(), rest: time.Duration(now.Nanosecond() % 1000), leases: map[string]lease{}, lapse: map[string]int64{}, uncounted: map[string]bool{}}
 	v.seq, _ = strconv.ParseUint(strings.TrimPrefix(mini.HGet(keys.Meta, "seq"), "-"), 10, 64) // negative while there may be tombstones
 	w.kind.leases(mini, keys, v)
 	_, _ = fmt.Sscan(mini.HGet(keys.Meta, "yield"), &v.freeUntil, &v.freeFor)
@@ -182,7 +180,7 @@ func (w *world) viewInside() *view {
 		} else {
 			const unsubscribed = 3_600_000_000_000 // see UNSUBSCRIBED in lua/lib/constants.lua
 			token, ms := strings.TrimPrefix(member, "+"), int64(at)-protocol.Heartbeats
-			v.lapse[token], v.unsubscribed[token] = ms%unsubscribed*1000, ms >= unsubscribed
+			v.lapse[token], v.uncounted[token] = ms%unsubscribed*1000, ms >= unsubscribed
 		}
 	}
 	for token := range v.lapse {
@@ -214,35 +212,20 @@ func leasesInSet(mini *miniredis.Miniredis, keys protocol.Keys, v *view) {
 	scores, _ := mini.SortedSet(keys.Lock)
 	for member, at := range scores {
 		if at < 9e14 {
-			fence := scores["#"+member]
-			if fence >= 4.5e15 { // retained; see lua/lib/constants.lua
-				fence -= 3.6e15
-			}
-			v.leases[member] = lease{int64(at) * 1000, uint64(fence)}
+			v.leases[member] = lease{int64(at) * 1000, uint64(scores["#"+member])}
 		}
 	}
 }
 
-// connected reports whether a waiter can be notified of a grant: its process is subscribed, and its heartbeat has
-// not lapsed. Only then its place in the queue is certain. A waiter that could not subscribe counts as well, unless
-// others of its process could, who cannot be notified now: then the process is considered dead.
+// connected reports whether a waiter is certain of its place in the queue: its heartbeat has not lapsed, and its process is subscribed or
+// does not count on that.
 func (w *world) connected(v *view, token string) bool {
 	t := w.terms(token)
 	if t.foreign || v.lapse[token] <= v.now {
 		return false
 	}
 	channel := "lock:wake:" + t.keeper
-	if w.server.mini.PubSubNumSub(channel)[channel] > 0 {
-		return true
-	}
-	return w.unnotifiable(v, token) && !slices.ContainsFunc(v.queue, func(y waiting) bool {
-		return w.terms(y.token).keeper == t.keeper && !w.unnotifiable(v, y.token)
-	})
-}
-
-// unnotifiable reports whether a waiter gets no notifications: its process could not subscribe, or has lost its subscription.
-func (w *world) unnotifiable(v *view, token string) bool {
-	return w.terms(token).unnotifiable || v.unsubscribed[token]
+	return v.uncounted[token] || w.server.mini.PubSubNumSub(channel)[channel] > 0
 }
 
 // step is a script that has run, with the state before and after it.

@@ -8,7 +8,7 @@ import (
 )
 
 // Each call is reported as begun and as done, once. Each lease that a call has got is reported as released or lost, once and after that,
-// and none that nobody got; callers that share a retained lease lose it together. Who counts leases by the hooks gets back to zero.
+// and none that nobody got; callers that share a lease lose it together. Who counts leases by the hooks gets back to zero.
 const hooksTell = "hooks are told of the end of each call and of each lease, once"
 
 // reports is what the hooks of one keeper were told.
@@ -72,7 +72,7 @@ func (r *reports) count(h lockkeeper.Hooks) lockkeeper.Hooks {
 }
 
 // problem returns what is wrong when the keeper is closed and its callers are gone. An adopted lease ends without a call that was granted it.
-// Callers that share a retained lease lose it together: that is reported once, of one of them.
+// Callers that share a lease lose it together: that is reported once, of one of them.
 func (r *reports) problem() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

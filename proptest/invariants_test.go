@@ -19,8 +19,8 @@ const (
 	// or the end of the lease, except for leases that the server has lost with its data, or that expired because its
 	// clock was set forward: fences exist for them.
 	exclusion = "incompatible leases are never held at once"
-	// A lease that its holder considers held is held at the server, with the same exceptions, and except for the
-	// original lease of a failed conversion whose outcome is unknown.
+	// A lease that its holder considers held is held at the server, with the same exceptions; while the outcome of a
+	// conversion is unknown, that lease or the one that replaces it.
 	belief = "a holder considers its lease lost before the server does"
 	// Each lease has a larger fence than those before it, also after data was lost, but not if the clock was set
 	// back as well.
@@ -117,12 +117,27 @@ func (w *world) checkStep(s *step) {
 	}
 	w.kind.stepped(w, s)
 	for _, q := range w.requests {
-		if q.believesHeld() && !q.converting && !h.unknownLeases[q.lease.Token()] {
-			if _, held := s.after.leases[q.lease.Token()]; !held {
+		if q.believesHeld() && !h.unknownLeases[q.lease.Token()] {
+			if _, held := s.after.leases[q.lease.Token()]; !held && !w.convertedAt(s.after, q) {
 				w.breaksLocked(belief, "%v, after %s of %s", q, s.script, w.tokenName(s.token))
 			}
 		}
 	}
+}
+
+// convertedAt reports whether the lease is being converted, and the server has the one that replaces it. The caller holds the mutex.
+func (w *world) convertedAt(v *view, q *request) bool {
+	if !q.converting {
+		return false
+	}
+	for token := range v.leases {
+		for other := w.requestLocked(token); other != nil; other = other.origin {
+			if other.origin == q {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // checkPace counts the scripts at one instant. A loop that would never end, because replies take no virtual time,
@@ -165,7 +180,7 @@ func (w *world) checkGrant(s *step, token string) {
 		w.breaksLocked(grants, "%s was broken and is granted one by %s", w.tokenName(token), s.script)
 	case h.givenUp[token]:
 		w.breaksLocked(grants, "%s was given up and is granted one by %s", w.tokenName(token), s.script)
-	case !s.askers[token] && !w.unnotifiable(s.before, token) && !w.connected(s.before, token):
+	case !s.askers[token] && !w.connected(s.before, token):
 		w.breaksLocked(grants, "%s is granted one by %s and cannot be notified", w.tokenName(token), s.script)
 	case !s.askers[token] && l.ends > max(s.before.lapse[token], w.originEnds(s, token))+1000:
 		w.breaksLocked(grants, "%s is granted one until %d, and its heartbeat lapses at %d", w.tokenName(token), l.ends, s.before.lapse[token])
@@ -176,9 +191,6 @@ func (w *world) checkGrant(s *step, token string) {
 	for _, y := range s.before.queue {
 		if _, still := s.after.position(y.token); !still || y.token == token || !w.connected(s.after, y.token) {
 			continue
-		}
-		if h.lost && w.setBack > 0 && y.at > float64(s.after.now) {
-			continue // places are times, and this one is ahead of the clock
 		}
 		if w.kind.before(w, s, y, token, at, stood) {
 			w.breaksLocked(order, "%s is granted one before %s", w.tokenName(token), w.tokenName(y.token))
@@ -211,7 +223,7 @@ func (w *world) replaced(s *step, token string) bool {
 func (w *world) checkBelievers() {
 	v := &view{leases: map[string]lease{}}
 	for _, q := range w.requests {
-		if q.believesHeld() && !q.converting && !w.history.unknownLeases[q.lease.Token()] {
+		if q.believesHeld() && (!q.converting || reading(q.use)) && !w.history.unknownLeases[q.lease.Token()] {
 			v.leases[q.lease.Token()] = lease{}
 		}
 	}

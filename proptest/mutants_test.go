@@ -1,12 +1,14 @@
 package proptest
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,19 +30,22 @@ type mutant struct {
 	bug      string // description
 	file     string // below the root of the module
 	old, new string
-	finds    string // the primitive whose simulation finds it, or another simulation; or a package's own tests: "lua tests", without those of how scripts are written, or "claim tests"; or "semaphore tests", "ratelimit tests", "retain tests", those of retained permits
+	// finds is the level that has to find it: the primitive whose simulation does, or another simulation; "delayed" and a primitive, if that
+	// is only with pauses between the effects; or the directory of a package, "tests", and after a slash which of its tests; those of lua are
+	// without the ones of how scripts are written. The bugs of the search are in internal/testing/explore.
+	finds string
 }
 
 var mutants = []mutant{
 	// Scripts.
 	{"release does not check the owner", "lua/policy/mutex.lua", "if owner == token then\n    call('DEL', lock)", "if owner then\n    call('DEL', lock)", "fair"},
-	{"acquire overwrites the lease of another", "lua/fast/mutex_acquire.lua", "if call('SET', lock, token, 'NX', 'PX', ttl) then", "if call('SET', lock, token, 'PX', ttl) then", "mutex"},
+	{"acquire overwrites the lease of another", "lua/fast/mutex_acquire.lua", "if usual and call('SET', lock, token, 'NX', 'PX', ttl) then", "if usual and call('SET', lock, token, 'PX', ttl) then", "mutex"},
 	{"the fast script is taken although there are tombstones", "lua/lib/metadata.lua", "run.refused_until > now and -run.seq or run.seq, math", "run.seq, math", "fair"},
-	{"the fast script draws a fence without metadata", "lua/fast/fair_acquire.lua", "if last and last >= now_us - now_us % epoch and last > LEAST_FENCE then", "last = last or 0\n  if true then", "fair"},
-	{"the fast script counts fences without the time", "lua/fast/fair_acquire.lua", "local fence = last < now_us and now_us or last + 1", "local fence = last + 1", "fair"},
+	{"the fast script draws a fence without metadata", "lua/fast/fair_acquire.lua", "local usual = last and last >= now_us - now_us % epoch and now_us > LEAST_FENCE", "last = last or 0\nlocal usual = true", "fair"},
+	{"the fast script counts fences without the time", "lua/fast/fair_acquire.lua", "  if last >= now_us then", "  if true then", "fair"},
 	{"a redlock counts fences without the last one", "lua/policy/redlock.lua", "owner and run.seq > 0 and run.seq or draw_fence(run), least)", "owner and run.seq > 0 and run.seq or now * 1000, least)", "redlock"},
 	{"a waiter is granted a key that is left free", "lua/policy/mutex.lua", "run.free = call('EXISTS', lock) == 0 and not left_free(run) end", "run.free = call('EXISTS', lock) == 0 end", "mutex"},
-	{"a newcomer is granted a key that is left free", "lua/policy/mutex.lua", "return not left_free(run) and (policy_arg", "return (policy_arg", "mutex"},
+	{"a newcomer is granted a key that is left free", "lua/policy/mutex.lua", "  return not left_free(run)\nend", "  return true\nend", "mutex"},
 	{"a key is left free by every release", "lua/policy/mutex.lua", "if now < last + 9 * ms and last <= now + ms then return end", "if now < last and last <= now + ms then return end", "mutex"},
 	{"a renewal recreates an expired lease", "lua/policy/mutex.lua", "if owner ~= token then return false end", "if owner ~= token and not call('SET', lock, token, 'NX', 'PX', ttl) then return false end", "fair"},
 	{"fences are a counter without the time", "lua/lib/metadata.lua", "run.seq = math.max(now_us, run.seq + 1)", "run.seq = run.seq + 1", "fair"},
@@ -50,12 +55,16 @@ var mutants = []mutant{
 	{"a cancelled request is not tombstoned", "lua/lib/metadata.lua", "  call('ZADD', tombstones, now + ms, token)\n", "", "fair"},
 	{"a broken request is not tombstoned", "lua/break.lua", "write_tombstone(run, token, tombstone)\n", "", "fair"},
 	{"a break admits nobody", "lua/break.lua", "local more = admit(run)", "local more = 0", "fair"},
-	{"who is broken is not told", "lua/break.lua", "if keeper and subscribed(run, keeper) then", "if false then", "fair"},
+	{"who is broken is not told", "lua/break.lua", "local receivers = keeper and publish(keeper, serial .. ' ' .. notice) or 0", "local receivers = 0", "fair"},
+	{"who does not count on its subscription is not notified", "lua/lib/admit.lua", "  for keeper, message in pairs(uncounted) do publish(keeper, table.concat(message, ' ')) end\n", "", "lua tests"},
+	{"the grant to who does not count on its subscription is undone", "lua/lib/admit.lua", "elseif counts then", "elseif true then", "fair"},
+	{"a subscription that the server does not see is counted on", "internal/pubsub/subscriber.go", " && !time.Now().Before(ch.doubtedUntil)", "", "root tests/WithoutMessages"},
+	{"who was passed over asks again at its next heartbeat only", "internal/queue/queue.go", "		q.pause = r.Interval / pauses\n", "", "root tests/WithoutMessages"},
 	{"a broken waiter keeps its place", "lua/break.lua", "if dequeue({token}) > 0 and", "if call('ZSCORE', queue, token) and", "fair"},
 	{"a keeper ignores that its lease was broken", "internal/claim/lease.go", "	case Broken:\n		c.lose(ByBreak, out)\n", "", "fair"},
 	{"tombstones are ignored", "lua/lib/metadata.lua", "return run.refused_until > now and call('ZSCORE', tombstones, token)", "return false", "fair"},
 	{"live waiters are swept", "lua/heartbeat.lua", "HEARTBEATS + now, 'BYSCORE'", "HEARTBEATS + now + heartbeat_ttl / 2, 'BYSCORE'", "fair"},
-	{"waiters with a lapsed heartbeat are served", "lua/lib/admit.lua", "(run.unreachable[keeper] and not silent or lapse[i] <= now)", "(run.unreachable[keeper] and not silent)", "fair"},
+	{"waiters with a lapsed heartbeat are served", "lua/lib/admit.lua", "(counts and run.unreachable[keeper] or lapse[i] <= now)", "(counts and run.unreachable[keeper])", "fair"},
 	{"an unconfirmed lease outlasts the heartbeat", "lua/lib/admit.lua", "ms = math.min(ms, lapse[i] - now)", "ms = tonumber(ttl)", "fair"},
 	{"a hand-off does not count subscribers", "lua/fast/mutex_hand_on.lua", "if pcall('PUBSUB', numsub, channel)[2] == 0 then return UNDECIDED end", "", "fair"},
 	{"a hand-off ignores that the heartbeat has lapsed", "lua/fast/mutex_hand_on.lua", "local left = lapse and lapse - HEARTBEATS - now or 0", "local left = tonumber(claim_ttl)", "fair"},
@@ -68,13 +77,14 @@ var mutants = []mutant{
 	{"a waiter behind a heartbeat is nobody", "lua/fast/rwlock_hand_on.lua", "string.sub(heads[2] or '+', 1, 1) == '+'", "true", "rwlock"},
 	{"a hand-off leaves the waiter in the queue", "lua/fast/mutex_hand_on.lua", "call('ZREM', queue, heir, '+' .. heir)\n", "", "fair"},
 	{"a hand-off draws no fence", "lua/fast/mutex_hand_on.lua", "pcall(publish, channel, serial .. ' ' .. stamp)", "pcall(publish, channel, serial .. string.format(' %.0f', last))", "fair"},
-	{"a hand-off does not look at the last fence", "lua/fast/mutex_hand_on.lua", "if not last or last < now_us - now_us % epoch or last <= LEAST_FENCE then return UNDECIDED end\n", "last = last or 0\n", "fair"},
+	{"a hand-off does not look at the last fence", "lua/fast/mutex_hand_on.lua", "if not last or last < now_us - now_us % epoch or now_us <= LEAST_FENCE then return UNDECIDED end\n", "last = last or 0\n", "fair"},
 	{"the fast script of a release says that it has not ended the lease", "lua/fast/mutex_release.lua", "return GRANTED + RELEASE_QUEUE_EMPTY", "return UNDECIDED", "fair"},
 	{"the fast script of a release ends the leases of others", "lua/fast/rwlock_release.lua", "call('ZCARD', lock) == 2 and ", "", "rwlock"},
 	{"a hand-off goes to a writer although it is the readers' turn", "lua/fast/rwlock_hand_on.lua", "or pass and not alone or", "or", "rwlock"},
 	{"a hand-off goes to a writer beside readers", "lua/fast/rwlock_hand_on.lua", " or call('ZCARD', lock) ~= 2 then return UNDECIDED end", " then return UNDECIDED end", "rwlock"},
 	{"a hand-off to a writer does not count its streak", "lua/fast/rwlock_hand_on.lua", "readers and readers[2] and streak + 1 or purpose == 'r' and streak or 0, tonumber", "streak, tonumber", "rwlock"},
-	{"a rejoining waiter gets a new place", "lua/heartbeat.lua", "if at > 0 then call('ZADD', queue, at, token) else at = enqueue(token) end", "at = enqueue(token)", "fair"},
+	{"a rejoining waiter gets a new place", "lua/heartbeat.lua", "if at > 0 then requeue(token, at) else at = enqueue(token) end", "at = enqueue(token)", "fair"},
+	{"a newcomer overtakes a waiter whose place is ahead of the clock", "lua/lib/queue.lua", "if ticket > now_us and ticket > (", "if ticket < now_us and ticket > (", "lua tests"},
 	{"a release admits no waiter", "lua/release.lua", "local more = run.type_error and 0 or admit(run)", "local more = 0", "fair"},
 	{"tickets do not rise", "lua/lib/queue.lua", "local ticket = math.max(now_us, (tonumber(call('HGET', meta, 'ticket')) or 0) + 1)", "local ticket = 2000000000000000 - now_us", "fair"},
 	{"the lock's key has no expiry", "lua/fast/rwlock_acquire.lua", "  call('PEXPIRE', lock, ttl)\n", "", "rwlock"},
@@ -90,11 +100,14 @@ var mutants = []mutant{
 	{"the writer streak has no limit", "lua/policy/rwlock.lua", "if max_streak > 0 and streak >= max_streak then", "if false then", "rwlock"},
 	{"readers go first after one writer too few", "lua/policy/rwlock.lua", "if max_streak > 0 and streak >= max_streak then", "if max_streak > 0 and streak >= max_streak - 1 and last then", "rwlock"},
 	{"a downgrade keeps the write lease", "lua/policy/rwlock.lua", "  remove(run, origin)\n", "  if purpose_of(token) ~= 'd' then remove(run, origin) end\n", "rwlock"},
-	{"subscribers cannot be counted", "lua/lib/message.lua", "local function reachable(run, keeper, flags)\n", "local function reachable(run, keeper, flags)\n  if true then return absent(run, keeper, flags) end\n", "semaphore"},
+	{"a conversion of an extended lease lasts for the ttl of its token", "lua/policy/rwlock.lua", "math.max(tonumber(origin_ttl or 0), extended)", "tonumber(origin_ttl or 0)", "rwlock"},
+	{"subscribers cannot be counted", "lua/lib/message.lua", "local function subscribed(keeper)\n", "local function subscribed(keeper)\n  if true then return absent(keeper) end\n", "semaphore"},
 	{"permits are not returned", "lua/policy/semaphore.lua", "  if lease then run.used = run.used - n end\n", "", "semaphore"},
 	{"permits are returned twice", "lua/policy/semaphore.lua", "  if lease then run.used = run.used - n end\n", "  if lease then run.used = run.used - 2 * n end\n", "semaphore"},
 	{"a window returns permits too early", "lua/policy/semaphore.lua", "out = call('ZRANGE', lock, TAKEN, returned(run) + 1,", "out = call('ZRANGE', lock, TAKEN, returned(run) / 2 - now_us / 2 + 1,", "semaphore"},
 	{"a window is one permit too large", "lua/policy/semaphore.lua", "by_clock and (run.spent + n > run.window or", "by_clock and (run.spent + n > run.window + 1 or", "semaphore"},
+	{"a window holds one permit too many", "lua/fast/window_acquire.lua", "if spent == most + 0 then", "if spent == most + 1 then", "blocks"},
+	{"a window has room for one permit too many", "lua/policy/semaphore.lua", "by_clock and (run.spent + n > run.window or", "by_clock and (run.spent + n > run.window + 1 or", "blocks"},
 	{"a window is swept too early", "lua/fast/window_acquire.lua", "call('ZREMRANGEBYSCORE', lock, 1 - since, TAKEN)", "call('ZREMRANGEBYSCORE', lock, 1 - since - window_ms * 500, TAKEN)", "blocks"},
 	{"takings of several permits are not marked", "lua/policy/window.lua", "if run.used > 0 or run.at_once < math.huge or call('ZCARD', lock) ~= run.spent + 1 then return end", "", "blocks"},
 	{"a mark outlives a grant to a waiter", "lua/policy/semaphore.lua", "  if run.window < math.huge then call('HDEL', meta, 'window') end\n", "", "blocks"},
@@ -118,7 +131,7 @@ var mutants = []mutant{
 
 	// The keeper.
 	{"a deadline is counted from the reply", "internal/claim/request.go", "c.grant(r, now, Held, e.Fence, e.Sent, r.TTL, out)", "c.grant(r, now, Held, e.Fence, now, r.TTL, out)", "fair"},
-	{"an unconfirmed lease's deadline is counted from the message", "internal/claim/request.go", "c.grant(r, now, Unconfirmed, fence, c.asked, r.ClaimTTL, out)", "c.grant(r, now, Unconfirmed, fence, now, r.ClaimTTL, out)", "claim tests"},
+	{"an unconfirmed lease's deadline is counted from the message", "internal/claim/request.go", "c.grant(r, now, Unconfirmed, fence, c.asked, r.ClaimTTL, out)", "c.grant(r, now, Unconfirmed, fence, now, r.ClaimTTL, out)", "internal/claim tests"},
 	{"the server's clock is compared with the process's", "internal/wait/queue.go", "Fence: change.Fence, TTL: change.ExpiresIn}", "Fence: change.Fence, TTL: reply.Now + change.ExpiresIn - time.Now().UnixMilli()}", "fair"},
 	{"waiters send no heartbeats", "internal/wait/queue.go", "	for batch := range slices.Chunk(waiters, queue.Batch) {\n		q.send(batch)\n	}\n", "", "fair"},
 	{"an unconfirmed lease is not confirmed", "internal/claim/lease.go", "c.renewAt = renewalTime(now, min(ttl, c.deadline.Sub(now))/3)", "c.renewAt = now.Add(ttl)", "fair"},
@@ -130,33 +143,41 @@ var mutants = []mutant{
 	{"a turn in the local queue is not passed on", "internal/wait/local.go", "	close(q.waiting.Remove(first).(chan struct{}))\n", "	q.waiting.Remove(first)\n", "mutex"},
 	{"a request without a reply is not retried", "internal/claim/request.go", "			c.paused, out.Pause = true, true\n", "			c.paused = true\n", "fair"},
 	{"timers stop after one has fired", "internal/timers/timers.go", "	s.firing = false\n	s.armLocked()\n", "	s.firing = false\n", "fair"},
-	{"a failed attempt is not retried", "internal/quorum/attempt.go", "	return a.repeats.NextBackOff(), nil\n", "	return time.Hour, nil\n", "redlock"},
-	{"a recall is ignored", "internal/wait/messages.go", "			recalled.Recall()\n", "", "retain"},
-	{"a retained lease is given back before its readers have left", "internal/retain/lease.go", "!l.closing || inside > 0 {", "!l.closing {", "retain"},
-	{"the last reader does not give a retained lease back", "internal/retainer/turn.go", "		settle = x.Leave()\n", "		x.Leave()\n", "retain"},
-	{"a retained lease that is lost keeps its readers", "internal/retainer/lease.go", "	return h.retention.lease.Err()\n", "	return nil\n", "retain"},
-	{"renewals do not report a recall", "lua/fast/leases_renew.lua", "- RETAINED < 0 then return RECALLED end", "- RETAINED < 0 then return GRANTED end", "retain"},
-	{"nobody is notified of a recall", "lua/policy/leases.lua", "serial .. ' recall')", "serial .. ' -1')", "retain"},
-	{"the fence of a retained lease is not decoded", "lua/policy/leases.lua", "fence - RETAINED + ENDLESS or fence", "fence or fence", "retain"},
-	{"two are inside a retained mutex", "internal/retain/word.go", "	case w&inside != 0:\n", "	case w&inside > 1:\n", "turns"},
-	{"a turn whose caller was cancelled as it was granted stays inside", "internal/retain/lease.go", "	case was == passed:\n		l.Leave(g, now, out)\n", "	case was == passed:\n", "turns"},
-	{"permits go to a caller that wants more", "internal/retainer/pool.go", "		if x.permits != w.n {", "		if x.permits > w.n {", "pool"},
-	{"permits are not recalled for those who find too few", "lua/policy/semaphore.lua", "  if holds then recall_permits(run) end", "", "pool"},
-	{"permits that wait for their next caller are not served", "internal/retainer/turn.go", "			x.of.serve()\n", "			_ = x\n", "semaphore tests"},
-	{"permits of an ordinary lease stay with the process", "internal/retainer/pool.go", "func (a *alone) CleanedUp() { a.end() }", "func (a *alone) CleanedUp() {}", "pool"},
-	{"a caller that gives up keeps the permits that it was granted", "internal/retainer/pool.go", "		d.inside.retention.leave()\n", "", "pool"},
-	{"a renewal confirms the subscription of now", "internal/retain/lease.go", "g.Confirm(x.epoch)", "g.Confirm(g.Current())", "retain"},
-	{"nobody is notified of the recall of a mutex", "lua/policy/mutex.lua", "serial .. ' recall')", "serial .. ' -1')", "turns"},
-	{"the window is not longer for permits taken ahead", "internal/retainer/permits.go", "	limits.Per += ahead\n", "", "blocks"},
-	{"a block is used from when its answer came", "internal/retainer/permits.go", "		epoch, sent := p.epoch.Load(), time.Since(p.lock.Keeper().Started())\n		q, h, err := p.lock.TryTakeLease(context.Background(), keeper.Terms{Number: int(size), Flags: protocol.FlagBlock})\n", "		epoch := p.epoch.Load()\n		q, h, err := p.lock.TryTakeLease(context.Background(), keeper.Terms{Number: int(size), Flags: protocol.FlagBlock})\n		sent := time.Since(p.lock.Keeper().Started())\n", "blocks"},
-	{"a block of which a part was used is given back", "internal/retainer/permits.go", "used := b.Close(); used > 0 {", "used := b.Close(); used == b.Taken() {", "blocks"},
-	{"more than a block is granted", "internal/retain/block.go", "	if left = b.left.Add(-n); left < 0 {", "	if left = b.left.Add(-1); left < 0 {", "blocks"},
-	{"a block is used after its end", "internal/retain/block.go", "!InTime(at, b.ends)", "at < 0", "retain tests"},
-	{"permits are granted inside after the deadline", "internal/retain/hold.go", "	return Hears(h.epoch.Load(), h.current.Load()) && InTime(time.Since(h.base), time.Duration(h.deadline.Load()))", "	return Hears(h.epoch.Load(), h.current.Load())", "retain tests"},
-	{"a block is taken past the queue", "lua/policy/semaphore.lua", "  if call('EXISTS', queue) == 1 then return nil end\n", "  if call('EXISTS', queue) == 1 and not string.find(token, 'b%d*$') then return nil end\n", "ratelimit tests"},
-	{"a block is used past those who wait at the server", "internal/retainer/permits.go", "b != nil && p.waiting.Load() == 0 {", "b != nil {", "ratelimit tests"},
+	{"a failed attempt is not retried", "internal/quorum/attempt.go", "	return a.repeats.Next(), nil\n", "	return time.Hour, nil\n", "redlock"},
+	{"a renewal goes beyond MaxLifetime", "internal/claim/lease.go", "		ttl = min(ttl, Millis(r.MaxLifetime-now.Sub(c.since)))\n", "", "fair"},
+	{"a converted lease loses its note", "internal/keeper/request.go", "		t.note = origin.Note\n", "		_ = origin\n", "rwlock"},
+	{"a renewal that was sent late goes beyond MaxLifetime", "internal/claim/lease.go", "			until = min(until, c.since.Add(r.MaxLifetime))\n", "", "internal/claim tests"},
+	{"a failed renewal is repeated after the whole pause", "internal/claim/lease.go", "at := now.Add(e.Pause); c.renewAt == 0 || at < c.renewAt {", "at := now.Add(e.Pause); at > 0 {", "internal/claim tests"},
+	{"a failed renewal is repeated without a pause", "internal/claim/lease.go", "at := now.Add(e.Pause); c.renewAt == 0", "at := now; c.renewAt == 0", "internal/claim tests"},
+	// The order of effects.
+	{"a grant between the steps of Close stays at the server", "internal/lease/effects.go", "	if a.unwanted {\n		h.Abandon()\n	}\n", "", "delayed fair"},
+	{"Close does not wait for releases", "internal/lease/effects.go", "		d.BeginWork(true) // Close waits for it\n", "		d.BeginWork(true)\n		d.EndWork()\n", "delayed fair"},
+	{"a lease is shared on after its renewal was refused", "internal/lease/effects.go", "			h.observer.LeaseEvent(Refused)\n", "			_ = Refused\n", "mutex tests/TestLinger"},
+	{"a shared lease that was refused its renewal admits callers", "internal/share/shared.go", "	if what == lease.Refused {\n", "	if what == lease.Lost {\n", "mutex tests/TestLinger"},
+	{"the loss of a lease is not reported", "internal/lease/effects.go", "	if a.End && a.err != nil {\n", "	if a.End && a.err == nil {\n", "fair"},
+	// Leases that callers of a process share.
+	{"Linger lasts twice as long", "internal/share/shared.go", "time.Now().Add(linger)", "time.Now().Add(2 * linger)", "linger"},
+	{"a lease that was lost is shared", "internal/share/shared.go", "	h.OnEnd(func(error) { s.close() })\n", "", "linger"},
+	{"a writer does not end the sharing of its process", "internal/share/name.go", "leases := append(n.idle, n.open.Load())", "leases := n.idle", "linger"},
+	{"a lease that nobody uses is not released when Linger ends", "internal/share/shared.go", "	if empty {\n", "	if empty && s == nil {\n", "turns"},
+	{"a lease is handed over to a caller who has gone", "internal/share/share.go", "			return nil, n.whileHeld(ctx, health.WaitError(ctx))\n", "			err := n.whileHeld(ctx, health.WaitError(ctx))\n			n.enter(0)\n			return nil, err\n", "turns"},
+	{"the last caller does not release a lease", "internal/share/gate.go", "&(open|inside) == 0 }", "&(open|inside) == 2 }", "linger"},
+	{"a lease is released while others are inside", "internal/share/shared.go", "	if empty {\n", "	if !empty {\n		_, _ = s.lease.StartRelease()\n	} else {\n", "linger"},
+	{"two are inside a mutex", "internal/share/gate.go", "g.alone && w&inside > 0", "g.alone && w&inside > 1", "turns"},
+	{"permits go to a caller that wants more", "internal/share/name.go", "if s.permits == permits {", "if s.permits <= permits {", "permits"},
+	{"the window is not longer for permits taken ahead", "internal/ahead/permits.go", "	limits.Per += ahead\n", "", "blocks"},
+	{"a block is used from when its answer came", "internal/ahead/permits.go", "		since, sent := p.names.version(p.lock.Key()), time.Since(p.lock.Keeper().Started())\n		q, h, err := p.lock.TryTakeLease(context.Background(), keeper.Terms{Number: int(size), Flags: protocol.FlagBlock})\n", "		since := p.names.version(p.lock.Key())\n		q, h, err := p.lock.TryTakeLease(context.Background(), keeper.Terms{Number: int(size), Flags: protocol.FlagBlock})\n		sent := time.Since(p.lock.Keeper().Started())\n", "blocks"},
+	{"a block that was fetched while Pause ran is used", "internal/ahead/permits.go", "		since, sent := p.names.version(p.lock.Key()), time.Since(p.lock.Keeper().Started())\n		q, h, err := p.lock.TryTakeLease(context.Background(), keeper.Terms{Number: int(size), Flags: protocol.FlagBlock})\n", "		sent := time.Since(p.lock.Keeper().Started())\n		q, h, err := p.lock.TryTakeLease(context.Background(), keeper.Terms{Number: int(size), Flags: protocol.FlagBlock})\n		since := p.names.version(p.lock.Key())\n", "ratelimit tests/Ahead"},
+	{"a block outlasts Pause", "ratelimit/window.go", "	defer l.changed()\n	return l.lock.Pause(", "	return l.lock.Pause(", "ratelimit tests/Ahead"},
+	{"a block outlasts SetLimit", "ratelimit/window.go", "	defer l.changed()\n	_, err := l.lock.Limit(ctx, limit)", "	_, err := l.lock.Limit(ctx, limit)", "ratelimit tests/Ahead"},
+	{"a block of which a part was used is given back", "internal/ahead/permits.go", "used := b.Close(); used > 0 {", "used := b.Close(); used == b.Taken() {", "blocks"},
+	{"a block is used five times too long", "internal/ahead/block.go", "ends: sent + ahead - ahead/drift}", "ends: sent + 5*ahead}", "blocks"},
+	{"more than a block is granted", "internal/ahead/block.go", "	if left = b.left.Add(-n); left < 0 {", "	if left = b.left.Add(-1); left < 0 {", "blocks"},
+	{"a block is used after its end", "internal/ahead/block.go", "at >= b.ends", "at < 0", "internal/ahead tests/Block"},
+	{"a block is taken past the queue", "lua/policy/semaphore.lua", "  if call('EXISTS', queue) == 1 then return nil end\n", "  if call('EXISTS', queue) == 1 and not string.find(token, 'b%d*$') then return nil end\n", "ratelimit tests/Ahead"},
+	{"a block is used past those who wait at the server", "internal/ahead/permits.go", "b != nil && p.waiting.Load() == 0 && b.since", "b != nil && b.since", "ratelimit tests/Ahead"},
 	{"a lease that no caller got is reported as released", "internal/lease/event.go", "now := !o.calls && !o.fails", "now := !o.calls", "fair"},
-	{"a refusal outlives its time", "internal/retainer/permits.go", "	if at >= r.until {", "	if at < 0 {", "blocks"},
+	{"a refusal outlives its time", "internal/ahead/permits.go", "	if at >= r.until {", "	if at < 0 {", "blocks"},
 	{"an unknown waiter does not rejoin", "internal/wait/queue.go", "		again = q.rejoin(unknown)\n", "", "fair"},
 }
 
@@ -166,20 +187,19 @@ func TestMutants(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, m := range mutants {
+	for _, m := range slices.Concat(mutants, packageMutants) {
 		t.Run(strings.ReplaceAll(m.bug, " ", "_"), func(t *testing.T) {
 			x := mutation.Mutant{File: m.file, Old: m.old, New: m.new}
 			x.Source(t, root)
+			pkg, which, ofPackage := strings.Cut(m.finds, " tests")
+			primitive, isDelayed := strings.CutPrefix(m.finds, "delayed ")
 			switch {
 			case !*runMutants:
-			case m.finds == "lua tests":
-				m.runTests(t, x, root, "lua", "-test.skip="+rules)
-			case m.finds == "semaphore tests" || m.finds == "ratelimit tests":
-				m.runTests(t, x, root, strings.TrimSuffix(m.finds, " tests"), "-test.run=Retain")
-			case m.finds == "claim tests":
-				m.runTests(t, x, root, "internal/claim", "-test.run=.")
-			case m.finds == "retain tests":
-				m.runTests(t, x, root, "internal/retain", "-test.run=Block|Hold")
+			case ofPackage:
+				m.runTests(t, x, root, pkg, strings.TrimPrefix(which, "/"))
+			case isDelayed:
+				m.finds = primitive
+				m.run(t, mutation.BuildWith(t, ".", delayed(t, root, &x)), "-delayed-effects")
 			case strings.HasPrefix(m.file, "lua/"):
 				m.run(t, os.Args[0], "-mutant="+m.bug)
 			default:
@@ -231,15 +251,20 @@ var (
 
 // runTests expects tests of a package to find the bug, which no schedule is likely to reach.
 func (m mutant) runTests(t *testing.T, x mutation.Mutant, root, pkg, which string) {
-	dir := filepath.Join(root, pkg)
-	cmd := exec.Command(x.BuildPackage(t, root, dir), which, "-test.failfast", "-test.timeout=5m")
+	dir := filepath.Join(root, strings.TrimPrefix(pkg, "root"))
+	skip := ""
+	if pkg == "lua" {
+		skip = rules
+	}
+	began := time.Now()
+	cmd := exec.Command(x.BuildPackage(t, root, dir), "-test.run="+cmp.Or(which, "."), "-test.skip="+skip, "-test.failfast", "-test.timeout=5m")
 	cmd.Dir = dir
 	out, err := cmd.CombinedOutput()
 	test := failed.FindSubmatch(out)
 	if err == nil || test == nil {
 		t.Fatalf("the mutant survived:\n%s", out)
 	}
-	t.Logf("| %s | `%s` | %s | %s | | |", m.bug, m.file, m.finds, test[1])
+	t.Logf("| %s | `%s` | %s | %s | %.0f s | |", m.bug, m.file, m.finds, test[1], time.Since(began).Seconds())
 }
 
 // run expects the simulation in a test binary to report a broken promise.
@@ -249,14 +274,14 @@ func (m mutant) run(t *testing.T, binary string, args ...string) {
 	switch m.finds {
 	case "redlock":
 		test = "^TestRedlockSimulation$"
-	case "retain":
-		test = "^TestRetainSimulation$"
 	case "blocks":
 		test = "^TestBlocksSimulation$"
+	case "linger":
+		test = "^TestLingerSimulation$"
 	case "turns":
-		test = "^TestRetainTurnsSimulation$"
-	case "pool":
-		test = "^TestRetainPermitsSimulation$"
+		test = "^TestLingerTurnsSimulation$"
+	case "permits":
+		test = "^TestLingerPermitsSimulation$"
 	}
 	args = append(args, "-test.run="+test, "-test.timeout=5m", "-rapid.nofailfile", "-rapid.shrinktime=1ms",
 		"-rapid.seed="+*mutantSeed, "-rapid.checks="+*mutantTries)

@@ -36,7 +36,7 @@ func (m *mutexLock) wants(r *rapid.T, q *request) {
 }
 
 func (*mutexLock) get(q *request) (*lockkeeper.Lease, error) {
-	l, err := mutex.New(q.p.Keeper, name, &mutex.Options{TTL: q.ttl(), NoRenewal: q.fixed, Yield: q.yield})
+	l, err := mutex.New(q.p.Keeper, name, &mutex.Options{TTL: q.ttl(), NoRenewal: q.fixed, MaxLifetime: q.lifetime(), Yield: q.yield})
 	if err != nil {
 		panic(err)
 	}

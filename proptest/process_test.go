@@ -18,6 +18,7 @@ const (
 	running      state = "running"
 	lossy        state = "lossy"        // some of its requests or replies are lost
 	unsubscribed state = "unsubscribed" // it is not subscribed and cannot subscribe
+	unseen       state = "unseen"       // its subscription is acknowledged, but the server does not count it and no message comes
 	disconnected state = "disconnected" // it has no connection and cannot connect
 	slow         state = "slow"         // its requests or replies are slow
 	frozen       state = "frozen"       // it does not run; the server sees open connections
@@ -64,8 +65,13 @@ func (w *world) startProcess(hooks func(*process) lockkeeper.Hooks) *process {
 		MaxRetries: -1, MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}, DisableIdentity: true,
 	})}
 	var err error
+	var ack lockkeeper.ReplicaAck
+	if w.replicas {
+		ack = lockkeeper.ReplicaAck{Replicas: 1, Timeout: 5 * time.Millisecond}
+	}
 	p.Keeper, err = lockkeeper.New(p.rdb, &lockkeeper.Options{
 		NoOwner:           true,
+		ReplicaAck:        ack,
 		HeartbeatInterval: w.period, HeartbeatTimeout: w.heartbeatTimeout(), MetadataTTL: idle,
 		Hooks:  p.told.count(hooks(p)),
 		Retry:  lockkeeper.RetryPolicy{MaxElapsed: -1},
@@ -95,7 +101,7 @@ func (w *world) in(states ...state) []*process {
 
 // activeProcesses returns the processes whose program runs.
 func (w *world) activeProcesses() []*process {
-	return w.in(running, lossy, slow, unsubscribed, disconnected)
+	return w.in(running, lossy, slow, unsubscribed, unseen, disconnected)
 }
 
 // isSteady reports whether the process and the server are healthy and have had time to settle. The caller holds the
@@ -132,6 +138,9 @@ func (p *process) degrade(s state, d time.Duration) {
 	case unsubscribed:
 		p.link.Refuse(true)
 		p.link.CutSubscriptions()
+	case unseen:
+		w.server.hide(p.ID(), true)
+		p.link.CutSubscriptions()
 	case disconnected:
 		p.link.Down()
 	case frozen:
@@ -165,6 +174,10 @@ func (p *process) recover(s state) {
 	}
 	w.mu.Unlock()
 	p.link.recover()
+	if s == unseen {
+		w.server.hide(p.ID(), false)
+		p.link.CutSubscriptions()
+	}
 	p.wake(running)
 }
 

@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// This file is what the simulations of leases that processes retain and of permits that they take ahead have in common: worlds in which
+// This file is what the simulations of leases that processes share and of permits that they take ahead have in common: worlds in which
 // each process runs programs that acquire again and again.
 
 // simulatePrograms runs schedules: a part of as many as were asked for, or a few that are always the same.
@@ -91,7 +91,7 @@ func (w *world) conclude(advance func(time.Duration), promise string, served fun
 		p.link.recover()
 	}
 	advance(8*time.Second + w.settling()) // until the last fault would have ended anyway
-	for _, p := range w.in(running) {     // one after the other: a writer, for example, gives back what its own process retains
+	for _, p := range w.in(running) {     // one after the other
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		if err := served(ctx, p); err != nil {
 			w.breaks(promise, "process %d at the end: %v", p.id, err)

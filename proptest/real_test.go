@@ -183,7 +183,7 @@ func (b *realBench) hasRun(s *lua.Script, args []any, reply any) {
 			continue
 		}
 		w.tally["a lease is granted"]++
-		if delete(b.waiting, q); slices.Contains(call.argv, token) || w.terms(token).unnotifiable {
+		if delete(b.waiting, q); slices.Contains(call.argv, token) || before.uncounted[token] {
 			continue
 		}
 		w.tally["a message says that a lease is granted"]++
@@ -227,9 +227,6 @@ func (b *realBench) newRequest() *request {
 // add gives a request its token.
 func (b *realBench) add(q *request, keeper string) *request {
 	flags := q.use
-	if keeper == "mute" {
-		flags += "s"
-	}
 	switch rw, _ := b.w.kind.(*readWriteLock); {
 	case q.count > 0:
 		flags = "h" + strings.Repeat("c", yes(b.limits.window > 0)) + flags + strconv.Itoa(q.count)
@@ -297,7 +294,7 @@ func (b *realBench) limitChanges(*rapid.T) {
 	to := rapid.IntRange(1, 8).Draw(b.r, "limit")
 	b.time("the limit is set to %d", to)
 	b.limits.highest = max(b.limits.highest, to)
-	got := b.eval(b.set.Limit, protocol.LimitArgs(nil, scriptSettings, b.policyArg(), to, "", 0))
+	got := b.eval(b.set.Limit, protocol.LimitArgs(nil, scriptMetadataTTL, b.policyArg(), to, "", 0))
 	atOnce, window := b.limits.inForce(b.w.history.last)
 	if held := b.limits.held(b.w, b.w.history.last); got[0] != lua.Granted || got[1] != int64(held) || got[2] != int64(atOnce) || got[4] != int64(window) ||
 		b.limits.window == 0 && atOnce != to || b.limits.window > 0 && window != to {
@@ -370,7 +367,11 @@ func (b *realBench) renews(*rapid.T) {
 // heartbeats is the heartbeat of a keeper's requests that were told to wait. Those that were removed meanwhile rejoin.
 func (b *realBench) heartbeats(keeper string) {
 	var list []*request
-	args := protocol.HeartbeatArgs(nil, scriptSettings, protocol.HeartbeatRejoin, b.policyArg(), protocol.QueueTTL(heartbeatTimeout.Milliseconds()))
+	mode := protocol.HeartbeatRejoin
+	if keeper == mute {
+		mode += protocol.HeartbeatUnsubscribed
+	}
+	args := protocol.HeartbeatArgs(nil, scriptMetadataTTL, mode, b.policyArg(), protocol.QueueTTL(heartbeatTimeout.Milliseconds()))
 	for _, q := range b.w.requests {
 		if b.waiting[q] && b.w.terms(q.token).keeper == keeper {
 			list, args = append(list, q), append(args, q.token, int64(q.position))
@@ -444,7 +445,7 @@ func (b *realBench) raisesFence(*rapid.T) {
 	least := int64(l.fence) + rapid.SampledFrom([]int64{10000, 1, 0, -100000}).Draw(b.r, "more")
 	uptime := rapid.SampledFrom([]int64{0, time.Hour.Milliseconds()}).Draw(b.r, "uptime") // it has just been started
 	b.time("the fence of %s is raised to %d, uptime %d", q.token, least, uptime)
-	got := b.eval(b.set.RaiseFence, protocol.RaiseFenceArgs(nil, q.token, least, scriptSettings, uptime))
+	got := b.eval(b.set.RaiseFence, protocol.RaiseFenceArgs(nil, q.token, least, scriptMetadataTTL, uptime))
 	fence := int64(b.w.history.last.leases[q.token].fence)
 	switch {
 	case !holds && got[0] == lua.Refused:

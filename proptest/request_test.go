@@ -22,9 +22,12 @@ type request struct {
 	count          int           // of permits
 	yield          time.Duration // of a mutex: for how long its release may leave the key free
 	origin         *request      // which this lease replaces
+	extendOrigin   time.Duration // to which time that is extended before; 0: it is not
 	adopts         *request      // whose token it adopts
 	try            bool
 	fixed          bool          // not renewed
+	lifetimes      int           // its MaxLifetime, in ttls; 0: none
+	note           string        // of the call
 	hold           time.Duration // how long the lease is kept
 	releaseTimeout time.Duration // the timeout of Release; 0: its context has ended before
 	ctx            context.Context
@@ -41,12 +44,15 @@ type request struct {
 	token            string        // set when it was first seen in the queue
 	position         float64       // its position in the queue
 	queued           bool          // it is in the queue now
+	uncounted        bool          // it did not count on the subscription of its process when it was seen in the queue
 	healthySince     time.Time     // since when it is healthy; zero: it is not
 	positionKnown    bool          // it was healthy once, so its keeper knows its position
 	leftQueue        bool          // it was seen outside the queue while waiting
 	queuedAt         time.Time     // when it was last seen in the queue
 	staleAt          time.Time     // when it was outside the queue because of a stale subscription
 	holdingSince     time.Time     // since when it has held a lease without knowing it
+	heldSince        time.Time     // since when it has held its lease as far as it knows
+	used             []string      // features that were used for it
 	longest          time.Duration // the maximum of its lease; 0: the ttl
 	returned         bool
 	lease            *lockkeeper.Lease
@@ -99,6 +105,12 @@ func (w *world) newRequest(r *rapid.T, p *process, try bool) *request {
 	if w.quick() && rapid.Bool().Draw(r, "less patience") {
 		patience = w.scaled(patience)
 	}
+	if rapid.IntRange(0, 7).Draw(r, "lifetime") == 0 {
+		q.lifetimes = rapid.IntRange(1, 6).Draw(r, "ttls")
+	}
+	if rapid.IntRange(0, 7).Draw(r, "note") == 0 {
+		q.note = "job 7"
+	}
 	w.enter(q, hold, false)
 	if patience > 0 && !try {
 		w.after(patience+211*time.Microsecond, q.cancelWait)
@@ -108,9 +120,14 @@ func (w *world) newRequest(r *rapid.T, p *process, try bool) *request {
 
 // enter registers a request. quietly: the caller logs it.
 func (w *world) enter(q *request, hold time.Duration, quietly bool) {
-	q.ctx, q.cancel = context.WithCancel(context.Background())
+	q.ctx, q.cancel = context.WithCancel(lockkeeper.WithNote(context.Background(), q.note))
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	for feature, uses := range map[string]bool{lifetimes: q.lifetimes > 0, notes: q.note != "", converts: q.origin != nil, adopts: q.adopts != nil} {
+		if uses {
+			w.usesLocked(q, feature)
+		}
+	}
 	q.n = len(w.requests)
 	q.hold = hold + time.Duration(53+137*q.n)*time.Microsecond // no two requests act at the same instant
 	w.requests = append(w.requests, q)
@@ -146,6 +163,9 @@ func (q *request) cancelWait() {
 	within := grace
 	if q.origin != nil {
 		within += time.Second // it first finds out the state of its original lease
+	}
+	if q.extendOrigin > 0 {
+		within += time.Second + grace
 	}
 	w.after(within, func() {
 		w.mu.Lock()
@@ -237,6 +257,10 @@ func (q *request) convertLease() bool {
 	from.converting = true
 	token := from.lease.Token()
 	w.mu.Unlock()
+	if q.extendOrigin > 0 {
+		from.extend(q.extendOrigin)
+		q.markStarted()
+	}
 	lease, err := w.kind.get(q)
 	awake := q.p.awaitRunning()
 	w.mu.Lock()
@@ -301,6 +325,9 @@ func (q *request) checkRefused(err error) {
 	switch {
 	case w.closing && errors.Is(err, lockkeeper.ErrClosed):
 		return
+	case q.unacknowledged(err):
+		w.tally["a grant is not acknowledged"]++
+		return
 	case q.adopts != nil:
 		if errors.Is(err, lockkeeper.ErrLost) {
 			if held && whole && q.p.isSteady() && !w.history.unknownLeases[token] {
@@ -339,7 +366,8 @@ func (q *request) checkGranted(lease *lockkeeper.Lease) {
 	v := w.view()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	q.returned, q.lease = true, lease
+	q.returned, q.lease, q.heldSince = true, lease, time.Now()
+	w.checkNoteLocked(q)
 	w.noteLocked("%v is granted a lease, fence %d", q, lease.Fence())
 	if lease.Err() != nil { // expired before its process was thawed
 		q.ended = time.Now()
@@ -378,6 +406,9 @@ func (q *request) extend(d time.Duration) {
 	w := q.w
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
+	w.mu.Lock()
+	w.usesLocked(q, extends)
+	w.mu.Unlock()
 	err := q.lease.Extend(ctx, d)
 	if !q.p.awaitRunning() {
 		return
@@ -388,6 +419,8 @@ func (q *request) extend(d time.Duration) {
 	switch {
 	case err == nil:
 		w.tally["a lease is extended"]++
+	case q.first().bounded() && errors.Is(err, lockkeeper.ErrInvalid):
+		w.tally["an extension beyond MaxLifetime is refused"]++
 	case q.believesHeld() && !q.converting && !w.closing && q.p.neverDegraded() && !q.broken:
 		w.breaksLocked(truth, "the extension of %v: %v", q, err)
 	}
@@ -418,6 +451,9 @@ func (q *request) checkEnded() {
 		return
 	}
 	w.tally["a lease is lost"]++
+	if w.livedLocked(q) {
+		return
+	}
 	if q.broken {
 		w.tally["a broken lease ends"]++
 		return
@@ -446,7 +482,7 @@ func (q *request) checkReleased(took time.Duration, err error) {
 	case w.closing, q.p.state != running:
 	case err == nil && held && !w.history.unknownLeases[q.lease.Token()]:
 		w.breaksLocked(truth, "%v has released and still holds", q)
-	case err != nil && q.p.neverDegraded() && !q.converting && !((q.fixed || q.broken) && errors.Is(err, lockkeeper.ErrLost)):
+	case err != nil && q.p.neverDegraded() && !q.converting && !((q.fixed || q.broken || q.bounded()) && errors.Is(err, lockkeeper.ErrLost)):
 		w.breaksLocked(truth, "the release of %v: %v", q, err)
 	}
 }
@@ -476,6 +512,7 @@ func (w *world) checkState() {
 	for _, q := range w.requests {
 		i := inLine[q.n] - 1
 		q.queued = i >= 0
+		q.uncounted = q.uncounted || v.uncounted[q.token]
 		if q.returned || q.p.state == crashed {
 			continue
 		}
@@ -496,10 +533,12 @@ func (w *world) checkState() {
 			w.tally["a frozen process is granted a lease"]++
 		}
 		above := w.lowered && q.count > 1 // perhaps it is above the limit
-		// A waiter without notifications learns of its grant by its next heartbeat, which may be after the lease has
+		// A waiter that does not count on its subscription may learn of its grant by its next heartbeat, after the lease has
 		// expired. Then it rejoins.
-		blind := w.terms(q.token).unnotifiable && q.ttl() < w.period+slack+4*w.lag
-		if !q.p.isSteady() || !q.cancelled.IsZero() || q.origin != nil || q.adopts != nil || above || blind || q.broken {
+		blind := q.uncounted && q.ttl() < w.period+slack+4*w.lag
+		// A grant that is not acknowledged is given back before the call returns.
+		givenBack := w.replicas && !q.p.neverDegraded()
+		if !q.p.isSteady() || !q.cancelled.IsZero() || q.origin != nil || q.adopts != nil || above || blind || givenBack || q.broken {
 			continue
 		}
 		settled := now.Sub(q.began) > w.settling() && now.Sub(q.staleAt) > w.settling() && now.Sub(q.p.steadyFrom) > w.settling() && now.Sub(w.healthyFrom) > w.settling()
@@ -516,6 +555,9 @@ func (w *world) checkState() {
 		case holds[q.n] && settled && now.Sub(q.holdingSince) > w.period+slack+4*w.lag:
 			w.breaksLocked(progress, "%v was granted a lease %v ago and does not know it", q, now.Sub(q.holdingSince))
 		}
+	}
+	for _, q := range w.requests {
+		w.checkLifetimeLocked(q)
 	}
 	w.checkBrokenLocked()
 	w.checkOwed(v)

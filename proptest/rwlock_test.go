@@ -53,7 +53,7 @@ func (*readWriteLock) wants(r *rapid.T, q *request) {
 }
 
 func (l *readWriteLock) get(q *request) (*lockkeeper.Lease, error) {
-	lock, err := rwlock.New(q.p.Keeper, name, &rwlock.Options{TTL: q.ttl(), NoRenewal: q.fixed, MaxWriterStreak: l.streak})
+	lock, err := rwlock.New(q.p.Keeper, name, &rwlock.Options{TTL: q.ttl(), NoRenewal: q.fixed, MaxLifetime: q.lifetime(), MaxWriterStreak: l.streak})
 	if err != nil {
 		panic(err)
 	}
@@ -202,6 +202,9 @@ func (l *readWriteLock) converts(w *world, r *rapid.T, use string) {
 	for _, q := range w.holders() {
 		if reading(q.use) == (use == upgrades) && !q.converting && len(q.convertTo) == 0 && q.p.state == running {
 			list = append(list, q)
+			if q.adopts != nil { // of which there are few
+				list = append(list, q, q, q)
+			}
 		}
 	}
 	if len(w.requests) >= w.most() {
@@ -209,6 +212,9 @@ func (l *readWriteLock) converts(w *world, r *rapid.T, use string) {
 	}
 	from := draw(r, list, "holder")
 	q := w.requestOf(from.p)
+	if rapid.IntRange(0, 2).Draw(r, "extended before") == 0 {
+		q.extendOrigin = from.drawExtension(r)
+	}
 	q.use, q.origin, q.releaseTimeout = use, from, from.releaseTimeout
 	hold := w.scaled(time.Duration(rapid.SampledFrom([]int{100, 1000, 5000}).Draw(r, "hold ms")) * time.Millisecond)
 	patience := rapid.SampledFrom([]int{0, 10000, 1000, 100}).Draw(r, "patience ms")

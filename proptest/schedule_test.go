@@ -14,10 +14,13 @@ func (w *world) schedule(r *rapid.T) {
 	defer w.stop()
 	w.choose(r)
 	w.longest = w.ttl
-	if rapid.Bool().Draw(r, "lag") {
+	if rapid.Bool().Draw(r, "lag") || *delayedEffects {
 		w.lag = w.scaled(rapid.SampledFrom([]time.Duration{2 * time.Millisecond, 100 * time.Millisecond}).Draw(r, "the longest"))
 	}
 	w.kind.settings(r)
+	if w.replicas = rapid.IntRange(0, 7).Draw(r, "replica") == 0; w.replicas {
+		w.usesInAll(acks)
+	}
 	w.begin() // with the scripts and keys that the settings call for
 	for range rapid.IntRange(2, 4).Draw(r, "processes") {
 		w.join()
@@ -69,6 +72,7 @@ func (w *world) actions(r *rapid.T) map[string]func(*rapid.T) {
 		{"the head freezes", w.freezeHead, false},
 		{"a process is disconnected", w.degradeProcess(disconnected, 15*time.Second), false},
 		{"a process is unsubscribed", w.degradeProcess(unsubscribed, 3*time.Second), false},
+		{"a process is unseen", w.degradeProcess(unseen, 20*time.Second), false},
 		{"answers are lost", w.loseReplies, false},
 		{"a duplicate is delayed", w.delayDuplicate, false},
 		{"a message is lost", w.loseMessage, false},
@@ -178,6 +182,7 @@ func (w *world) tryLockIn(r *rapid.T, p *process) {
 		if p.neverDegraded() {
 			w.breaksLocked(truth, "try %d has not returned", q.n)
 		}
+	case w.replicas && !p.neverDegraded(): // so they may cost it the acknowledgement
 	case w.lowered && q.count > 1: // perhaps there are never so many permits any more
 	case w.kind.free(v) && w.kind.free(after) && q.lease == nil && p.isSteady():
 		w.breaksLocked(truth, "try %d was refused a lock that is free", q.n)
@@ -230,16 +235,8 @@ func (w *world) releaseHolder(r *rapid.T) { w.requestRelease(draw(r, w.holders()
 // extendLease extends or shortens the lease of a holder.
 func (w *world) extendLease(r *rapid.T) {
 	q := draw(r, w.steadyHolders(), "holder")
-	d := rapid.SampledFrom([]time.Duration{time.Second, time.Second, 5 * time.Second, 20 * time.Second}).Draw(r, "to")
-	d = max(w.scaled(d), 10*time.Millisecond)
-	if d < 15*w.lag {
-		r.Skip("a renewal needs the time to connect")
-	}
+	d := q.drawExtension(r)
 	w.mu.Lock()
-	w.noteLocked("%v extends its lease to %v", q, d)
-	of := q.first()
-	of.longest = max(of.longest, d)
-	w.longest = max(w.longest, d)
 	running := q.p.state == running
 	w.mu.Unlock()
 	if running && !w.noFaults && rapid.IntRange(0, 3).Draw(r, "its answer is lost") == 0 {
@@ -247,6 +244,23 @@ func (w *world) extendLease(r *rapid.T) {
 		q.p.degrade(lossy, w.scaled(2*time.Second))
 	}
 	w.actors.Go(func() { q.extend(d) })
+}
+
+// drawExtension draws to which time the lease will be extended.
+func (q *request) drawExtension(r *rapid.T) time.Duration {
+	w := q.w
+	d := rapid.SampledFrom([]time.Duration{time.Second, time.Second, 5 * time.Second, 20 * time.Second}).Draw(r, "to")
+	d = max(w.scaled(d), 10*time.Millisecond)
+	if d < 15*w.lag {
+		r.Skip("a renewal needs the time to connect")
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.noteLocked("%v extends its lease to %v", q, d)
+	of := q.first()
+	of.longest = max(of.longest, d)
+	w.longest = max(w.longest, d)
+	return d
 }
 
 // steadyHolders returns the holders that are not about to convert their lease.
@@ -284,7 +298,7 @@ func (w *world) cancelAtGrant(r *rapid.T) {
 // finish ends the schedule in one of three ways, and checks what remains.
 func (w *world) finish(r *rapid.T) {
 	w.checkState()
-	for _, p := range w.in(lossy, slow, unsubscribed, disconnected, frozen) {
+	for _, p := range w.in(lossy, slow, unsubscribed, unseen, disconnected, frozen) {
 		p.recover(p.state)
 	}
 	w.recoverServer()
@@ -307,6 +321,8 @@ func (w *world) finish(r *rapid.T) {
 	w.stop()
 	w.checkLeft(w.leavesNothing(), w.server.keys())
 	if w.noFaults {
+		v := w.view()
+		w.checkLeft(w.lag <= 2*time.Millisecond && len(v.leases)+len(v.queue) > 0, w.server.keys())
 		w.reach("nothing is left without faults")
 	}
 	w.elapsed = time.Since(w.start)
@@ -325,13 +341,14 @@ func (w *world) leavesNothing() bool {
 	return w.noFaults && w.lag == 0 && w.kind.lingers() == 0 && len(w.history.brokenAt) == 0
 }
 
-// drainQueue checks that all waiters are granted a lease now that there are no more faults. Waiters that could not
-// subscribe learn of it by their heartbeats, one after the other.
+// drainQueue checks that all waiters are granted a lease now that there are no more faults. Waiters that do not count on their
+// subscription may learn of it by their heartbeats, one after the other.
 func (w *world) drainQueue() {
 	begin := time.Now()
 	turns := 10
-	for _, y := range w.view().queue {
-		if w.terms(y.token).unnotifiable {
+	v := w.view()
+	for _, y := range v.queue {
+		if v.uncounted[y.token] {
 			turns++
 		}
 	}

@@ -35,7 +35,7 @@ const (
 
 var (
 	scriptCtx = context.Background()
-	keepers   = []string{"a", "b", "c", "mute"}
+	keepers   = []string{"a.5", "b.5", "c.5", mute}
 )
 
 // checkPart is rapid.Check with a fraction of the checks.
@@ -130,9 +130,9 @@ func (b *scriptBench) evalRenew(set *lua.Set, keys int, token string, ms int64) 
 	case 1:
 		return b.eval(set.Fast.Renew, protocol.FastRenewArgs(nil, token, ms))
 	case 4:
-		return b.eval(set.Shorten, protocol.ShortenArgs(nil, token, ms, scriptSettings))
+		return b.eval(set.Shorten, protocol.ShortenArgs(nil, token, ms, scriptMetadataTTL))
 	}
-	return b.eval(set.Renew, protocol.RenewArgs(nil, token, ms, 0, scriptSettings, nil))
+	return b.eval(set.Renew, protocol.RenewArgs(nil, token, ms, 0, scriptMetadataTTL))
 }
 
 // evalRelease releases as a keeper does: sometimes by the fast scripts, and by the general one unless they have decided.
@@ -151,13 +151,13 @@ func (b *scriptBench) evalRelease(set *lua.Set, policyArg, token string, tombsto
 			}
 		}
 		if fast.HandOn != nil && rapid.Bool().Draw(b.r, "hand on") {
-			args := protocol.HandOnArgs(nil, token, scriptWake, protocol.EpochOf(idle.Milliseconds()), nil)
+			args := protocol.HandOnArgs(nil, token, scriptWake, protocol.EpochOf(idle.Milliseconds()), ".5")
 			if got := b.eval(fast.HandOn, args); !slices.Equal(got, undecided) {
 				return got
 			}
 		}
 	}
-	return b.eval(set.Release, protocol.ReleaseArgs(nil, token, scriptSettings, tombstone, 0, 0))
+	return b.eval(set.Release, protocol.ReleaseArgs(nil, token, scriptMetadataTTL, tombstone, 0, 0))
 }
 
 // longReply is a reply as a list. That of a fast script that acquires, or of a release, is a number: a fence alone, minus ms, and a code
@@ -180,15 +180,22 @@ func longReply(v any) (list []int64) {
 	return list
 }
 
-// scriptSettings is the settings of all keepers.
-var scriptSettings = protocol.Settings(idle.Milliseconds(), scriptWake, false)
+// scriptMetadataTTL is that of all keepers.
+var scriptMetadataTTL = idle.Milliseconds()
+
+// mute is the keeper that does not count on its subscription, and has none.
+const mute = "mute.5"
 
 // acquireArgs is the arguments of acquire. A heartbeatTTL of 0 is a try.
 func acquireArgs(token string, ttl, heartbeatTTL int64, policyArg string, maxWait int64) []any {
-	if heartbeatTTL == 0 {
-		return protocol.AcquireArgs(nil, token, ttl, policyArg, scriptSettings, nil, nil)
+	var uncounted any
+	if strings.HasPrefix(token, mute+":") {
+		uncounted = 1
 	}
-	return protocol.AcquireArgs(nil, token, ttl, policyArg, scriptSettings, protocol.QueueTTL(heartbeatTTL), maxWait)
+	if heartbeatTTL == 0 {
+		return protocol.AcquireArgs(nil, token, ttl, policyArg, scriptMetadataTTL, nil, nil, nil)
+	}
+	return protocol.AcquireArgs(nil, token, ttl, policyArg, scriptMetadataTTL, protocol.QueueTTL(heartbeatTTL), maxWait, uncounted)
 }
 
 // listen subscribes or unsubscribes a keeper.

@@ -103,12 +103,12 @@ type permitLock interface {
 	SetLimit(ctx context.Context, limit int) error
 }
 
-func (p *permits) open(k *lockkeeper.Keeper, ttl time.Duration, noRenewal bool) (l permitLock) {
+func (p *permits) open(k *lockkeeper.Keeper, ttl, lifetime time.Duration, noRenewal bool) (l permitLock) {
 	var err error
 	if p.window > 0 {
-		l, err = ratelimit.NewConcurrent(k, name, p.window, p.per, p.atOnce, &ratelimit.ConcurrentOptions{TTL: ttl, NoRenewal: noRenewal})
+		l, err = ratelimit.NewConcurrent(k, name, p.window, p.per, p.atOnce, &ratelimit.ConcurrentOptions{TTL: ttl, MaxLifetime: lifetime, NoRenewal: noRenewal})
 	} else {
-		l, err = semaphore.New(k, name, p.atOnce, &semaphore.Options{TTL: ttl, NoRenewal: noRenewal})
+		l, err = semaphore.New(k, name, p.atOnce, &semaphore.Options{TTL: ttl, MaxLifetime: lifetime, NoRenewal: noRenewal})
 	}
 	if err != nil {
 		panic(err)
@@ -117,7 +117,7 @@ func (p *permits) open(k *lockkeeper.Keeper, ttl time.Duration, noRenewal bool) 
 }
 
 func (p *permits) get(q *request) (*lockkeeper.Lease, error) {
-	s := p.open(q.p.Keeper, q.ttl(), q.fixed)
+	s := p.open(q.p.Keeper, q.ttl(), q.lifetime(), q.fixed)
 	if q.adopts != nil {
 		return s.Adopt(q.ctx, q.adopts.lease.Token())
 	}
@@ -221,11 +221,6 @@ func (p *permits) away(w *world, v *view) int {
 
 func (p *permits) owed(w *world, v *view) []string {
 	y := w.firstConnected(v)
-	for _, other := range v.queue { // a waiter without notifications blocks the others until its heartbeat lapses
-		if y != nil && other.at < y.at && w.unnotifiable(v, other.token) && v.lapse[other.token] > v.now {
-			return nil
-		}
-	}
 	if y == nil || p.above(w.terms(y.token).count, v) || p.paused(v) {
 		return nil
 	}
@@ -276,10 +271,11 @@ func (p *permits) limitChanges(w *world) func(*rapid.T) {
 		p.highest = max(p.highest, to)
 		w.lowered = true
 		w.mu.Unlock()
+		w.usesInAll(sets)
 		w.actors.Go(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 			defer cancel()
-			_ = p.open(by.Keeper, 0, false).SetLimit(ctx, to)
+			_ = p.open(by.Keeper, 0, 0, false).SetLimit(ctx, to)
 		})
 	}
 }
@@ -293,10 +289,11 @@ func (p *permits) isPaused(w *world) func(*rapid.T) {
 		w.noteLocked("process %d sets a pause of %v", by.id, d)
 		w.tally["the limit is paused"]++
 		w.mu.Unlock()
+		w.usesInAll(halts)
 		w.actors.Go(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 			defer cancel()
-			l := p.open(by.Keeper, 0, false).(*ratelimit.ConcurrentLimiter)
+			l := p.open(by.Keeper, 0, 0, false).(*ratelimit.ConcurrentLimiter)
 			if d == 0 {
 				_ = l.Resume(ctx)
 			} else {

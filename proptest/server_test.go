@@ -35,12 +35,12 @@ var (
 // redisServer is the embedded server with its faults. Each script is one atomic step, which is reported to the
 // world.
 type redisServer struct {
-	mini       *miniredis.Miniredis
-	step       func(call script)                       // called after each script
-	subscribes func(peer *server.Peer, channel string) // called for each subscription
+	mini *miniredis.Miniredis
+	step func(call script) // called after each script
 
 	mu      sync.Mutex        // held while a script runs; guards the fields below
 	known   map[string]string // scripts by their SHA
+	hidden  map[string]bool   // the keepers whose subscriptions are acknowledged and then forgotten
 	ahead   time.Duration     // the offset of its clock to that of the processes
 	refuses refusal
 	down    bool
@@ -64,7 +64,7 @@ func sha(text string) string {
 
 // newServer starts a server that reports each script.
 func newServer(step func(script)) *redisServer {
-	s := &redisServer{mini: miniredis.NewMiniRedis(), known: map[string]string{}, step: step}
+	s := &redisServer{mini: miniredis.NewMiniRedis(), known: map[string]string{}, hidden: map[string]bool{}, step: step}
 	s.mini.SetTime(time.Now())
 	s.mini.ClockTTL(true)
 	conn, err := s.mini.Dial() // creates the command table
@@ -87,6 +87,19 @@ func (s *redisServer) dial(_ context.Context, network, _ string) (net.Conn, erro
 	return s.mini.Dial()
 }
 
+// hide makes the server forget the subscriptions of a keeper that it acknowledges, or no more.
+func (s *redisServer) hide(id string, yes bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hidden[id] = yes
+}
+
+// idOf returns the id of the keeper whose channel that is: the name without its address.
+func idOf(channel string) string {
+	channel = strings.TrimPrefix(channel, scriptWake)
+	return channel[:min(12, len(channel))]
+}
+
 // hook handles each command before it runs, and reports whether it has.
 func (s *redisServer) hook(peer *server.Peer, cmd string, args ...string) bool {
 	if peer.ClientName == inScript {
@@ -101,11 +114,19 @@ func (s *redisServer) hook(peer *server.Peer, cmd string, args ...string) bool {
 		s.mu.Lock()
 	}
 	s.tickLocked()
+	if cmd == "WAIT" {
+		peer.WriteInt(1)
+		return true
+	}
 	if cmd != "EVALSHA" && cmd != "EVAL" { // a subscription, which must not run while a script does
-		if cmd == "SUBSCRIBE" && s.subscribes != nil {
-			for _, channel := range args {
-				s.subscribes(peer, channel)
-			}
+		if cmd == "SUBSCRIBE" && s.hidden[idOf(args[0])] {
+			peer.Block(func(w *server.Writer) {
+				w.WritePushLen(3)
+				w.WriteBulk("subscribe")
+				w.WriteBulk(args[0])
+				w.WriteInt(1)
+			})
+			return true
 		}
 		own := peer.ClientName
 		peer.ClientName = inScript
@@ -298,8 +319,8 @@ func (s *redisServer) data() []record {
 	return list
 }
 
-// keys returns the keys of the server except metadata.
+// keys returns the keys of the server except metadata, and the key of a connection check that Close has interrupted, which expires.
 func (s *redisServer) keys() []string {
 	s.now()
-	return slices.DeleteFunc(s.mini.Keys(), func(k string) bool { return strings.HasSuffix(k, ":meta") })
+	return slices.DeleteFunc(s.mini.Keys(), func(k string) bool { return strings.HasSuffix(k, ":meta") || strings.HasSuffix(k, ":connection") })
 }

@@ -15,13 +15,14 @@ var primitives = []struct {
 	kind  func() primitive
 	seeds []uint64
 	reach []string // what many schedules should reach besides
+	lacks []string // the features that it does not have
 }{
-	{"mutex", func() primitive { return &mutexLock{} }, nil, []string{"the key is left free", "a key that was left free is granted to a waiter"}},
-	{"fair", func() primitive { return fairLock{} }, nil, nil},
+	{"mutex", func() primitive { return &mutexLock{} }, nil, []string{"the key is left free", "a key that was left free is granted to a waiter"}, withoutPermits},
+	{"fair", func() primitive { return fairLock{} }, nil, nil, withoutPermits},
 	{"rwlock", func() primitive { return &readWriteLock{} }, nil, []string{
 		"a lease is converted", "readers go before the next writer",
-	}},
-	{"semaphore", func() primitive { return &permits{} }, []uint64{2}, []string{"the limit changes", "the limit is paused"}},
+	}, []string{sets, halts}},
+	{"semaphore", func() primitive { return &permits{} }, []uint64{2}, []string{"the limit changes", "the limit is paused"}, []string{converts}},
 }
 
 // reached is what many schedules of any primitive should reach.
@@ -42,12 +43,14 @@ var reached = []string{
 var few = 10
 
 const (
-	many = 300 // which should reach everything
+	many     = 300  // which should reach everything
+	pairsToo = 3000 // which should reach all pairs of features
 )
 
 var (
-	acquisitions = flag.Int("acquisitions", 0, "simulate each primitive until there have been so many, and a virtual day")
-	within       = flag.Duration("within", 24*time.Hour, "but stop after this time for each, and say what was reached")
+	acquisitions   = flag.Int("acquisitions", 0, "simulate each primitive until there have been so many, and a virtual day")
+	delayedEffects = flag.Bool("delayed-effects", false, "this binary was built by TestDelayedEffects: no world is without a lag")
+	within         = flag.Duration("within", 24*time.Hour, "but stop after this time for each, and say what was reached")
 )
 
 // TestSimulation checks that the promises in invariants_test.go hold, whatever happens to processes, network and
@@ -90,11 +93,14 @@ func TestSimulation(t *testing.T) {
 					setFlag("rapid.seed", strconv.FormatUint(seed, 10))
 				}
 			}
+			var want []string
 			if schedules >= many {
-				run.report(append(p.reach, reached...)...)
-			} else {
-				run.report()
+				want = append(p.reach, reached...)
 			}
+			if schedules >= pairsToo {
+				want = append(want, pairsOf(p.lacks...)...)
+			}
+			run.report(want...)
 			took := time.Since(began)
 			t.Logf("%s: %d acquisitions in %d schedules, %.1f hours of virtual time, in %v: %.0f acquisitions a second",
 				p.name, run.tally["acquisitions"], schedules, run.took.Hours(), took.Round(time.Second),

@@ -11,10 +11,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/cryptotest"
 	"testing/synctest"
 	"time"
 
-	"github.com/google/uuid"
 	"pgregory.net/rapid"
 )
 
@@ -98,6 +98,7 @@ type world struct {
 	longest  time.Duration // the longest lease requested, without those ms; guarded by mu
 	lag      time.Duration // the maximum one-way latency
 	noFaults bool          // no faults are injected
+	replicas bool          // grants wait for a replica to acknowledge them
 	elapsed  time.Duration // until all processes were closed
 
 	mu          sync.Mutex // guards the fields below, and those of processes and requests that say so
@@ -109,6 +110,7 @@ type world struct {
 	healthyFrom time.Time      // from when on the server is healthy and all processes have noticed
 	setBack     time.Duration  // by how much its clock was set back in total
 	ahead       time.Time      // when its clock was last set forward
+	used        []string       // features that were used for all
 	lowered     bool           // the limit was changed, perhaps below what a request asks for
 	saved       [][]record     // snapshots of its data, which a failover restores
 	history     history
@@ -161,8 +163,7 @@ func (u *run) simulate(r *rapid.T, kind primitive, schedule func(*world)) {
 	// Backoff jitter and the names of keepers are random; this makes them part of the schedule.
 	//lint:ignore SA1019 there is no other way to seed what the libraries use
 	rand.Seed(1)
-	uuid.SetRand(rand.New(rand.NewSource(1)))
-	defer uuid.SetRand(nil)
+	cryptotest.SetGlobalRandom(u.t, 1)
 	synctest.Test(u.t, func(*testing.T) {
 		w := &world{run: u, r: r, kind: kind, start: time.Now(), tally: mine}
 		w.server = newServer(w.stepped)
@@ -216,6 +217,7 @@ func (w *world) stop() {
 	w.closing = true
 	w.mu.Unlock()
 	if !again {
+		w.usesInAll(closes)
 		w.closeProcesses()
 		w.actors.Wait()
 		for _, p := range w.processes {

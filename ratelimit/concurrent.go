@@ -8,11 +8,13 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/keeper"
 	"github.com/lockkeeper/lockkeeper/internal/lease"
+	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/views"
 )
 
 // ConcurrentOptions are the settings of a ConcurrentLimiter. Nil, and the zero value of each field, mean the defaults.
-// NewConcurrent copies them. There is no Retain: the section "Permits" of docs/protocol.md says why.
+// NewConcurrent copies them. There is no Ahead: the section "Permits" of docs/protocol.md says why.
 type ConcurrentOptions struct {
 	// TTL is how long a lease lasts without renewal, and so how long a crashed holder keeps others out. From 10 ms to 365 days.
 	// Default 30 s ([lockkeeper.DefaultTTL]).
@@ -45,7 +47,7 @@ func NewConcurrent(k *lockkeeper.Keeper, name string, limit int, window time.Dur
 		return nil, err
 	}
 	if err := checkPermits("maxConcurrent", maxConcurrent); err != nil {
-		return nil, err
+		return nil, server.OfLock(string(Kind), name, err)
 	}
 	spec.Limits.AtOnce = maxConcurrent
 	spec.TTL, spec.NoRenewal, spec.MaxLifetime = o.TTL, o.NoRenewal, o.MaxLifetime
@@ -53,7 +55,7 @@ func NewConcurrent(k *lockkeeper.Keeper, name string, limit int, window time.Dur
 		spec.TTL = lockkeeper.DefaultTTL
 	}
 	l := &ConcurrentLimiter{}
-	l.most, l.bound = limit, "the limit"
+	l.most, l.bound, l.names = limit, "the limit", access.AheadBy(k)
 	if maxConcurrent < limit {
 		l.most, l.bound = maxConcurrent, "maxConcurrent"
 	}
@@ -133,11 +135,14 @@ func (l *ConcurrentLimiter) Do(ctx context.Context, fn func(ctx context.Context,
 
 // DoN calls fn while holding n permits, for which it waits as AcquireN does; see package [lockkeeper].
 func (l *ConcurrentLimiter) DoN(ctx context.Context, n int, fn func(ctx context.Context, fence uint64) error) error {
+	if fn == nil {
+		return l.lock.Invalid("fn is nil")
+	}
 	h, err := l.acquire(ctx, n)
 	if err != nil {
 		return err
 	}
-	return h.Do(ctx, fn)
+	return lifecycle.Do(ctx, h, fn)
 }
 
 // Adopt makes a lease from a token that holds permits; see package [lockkeeper].

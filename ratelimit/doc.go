@@ -66,7 +66,7 @@
 //
 // # Permits taken ahead
 //
-// With Options.Retain a process that is asked often decides without a round trip: it takes a block of permits at once, as many as its
+// With Options.Ahead a process that is asked often decides without a round trip: it takes a block of permits at once, as many as its
 // callers have lately needed in a twentieth of the window (10 ms to 1 s), and grants them within that time. When the server has refused,
 // the process refuses by itself until permits can return, for a twentieth of the window at most, and an eighth of that at least.
 //
@@ -75,17 +75,17 @@
 // freezes, or is cut off. What it costs:
 //
 //   - At full load 20/21 of the limit is granted, and permits of a block that nobody needs in time are lost for a window.
-//   - Pause, Resume and SetLimit are in force at once in the process that calls them, and up to a twentieth of the window later in
-//     others. So is the limit of a process that has another one.
+//   - Pause, Resume and SetLimit are in force at once for all limiters of the name that have the same keeper, and up to a twentieth of
+//     the window later for others. So is the limit of a process that has another one.
 //   - A permit that has returned may be granted as much later. Result.Remaining does not know what other processes have taken since the
 //     server was last asked, and grants of one block have the same fence.
 //   - Callers of Wait that find no block queue at the server, in order, and are refused there if their context ends too soon. While
 //     one of this process waits, no newcomer of the process passes it; another process may still use what is left of its block.
 //
-// A process whose callers ask less than twice in a twentieth of the window asks the server each time, as without Retain. Holders and the
+// A process whose callers ask less than twice in a twentieth of the window asks the server each time, as without Ahead. Holders and the
 // inspector show a block as permits that its process has taken; Break does not end them, as it ends no permits that return by the clock.
-// Set Retain in all processes of a name or in none: the windows differ, and two that differ are two limits (see "The limit"). The window
-// is at least [MinRetainWindow]. Permits of a ConcurrentLimiter are not taken ahead.
+// Set Ahead in all processes of a name or in none: the windows differ, and two that differ are two limits (see "The limit"). The window
+// is at least [MinAheadWindow]. Permits of a ConcurrentLimiter are not taken ahead.
 //
 // # What is not promised
 //

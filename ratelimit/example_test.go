@@ -107,7 +107,7 @@ func ExampleConcurrentLimiter_AcquireN() {
 	fmt.Println("after the release:", err == nil)
 	// Output:
 	// one more at once: false
-	// lockkeeper: invalid argument: n 11 is not between 1 and maxConcurrent 10
+	// lockkeeper: ratelimit "api": invalid argument: n 11 is not between 1 and maxConcurrent 10
 	// after the release: true
 }
 

@@ -7,8 +7,8 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/access"
+	"github.com/lockkeeper/lockkeeper/internal/ahead"
 	"github.com/lockkeeper/lockkeeper/internal/keeper"
-	"github.com/lockkeeper/lockkeeper/internal/retainer"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/views"
 	"github.com/lockkeeper/lockkeeper/lua"
@@ -23,14 +23,15 @@ const (
 	MaxWindow = 365 * 24 * time.Hour
 )
 
-// MinRetainWindow is the shortest window with Options.Retain.
-const MinRetainWindow = 200 * time.Millisecond
+// MinAheadWindow is the shortest window with Options.Ahead.
+const MinAheadWindow = 200 * time.Millisecond
 
 // MaxPause is the longest that Pause accepts.
 const MaxPause = 24 * time.Hour
 
 // ErrAboveLimit is the error of a request for more permits than the limit in force, which another process or SetLimit has made
-// lower than the limit of New. Waiting does not help until the limit is raised. Nothing is taken.
+// lower than the limit of New. Waiting does not help until the limit is raised. Nothing is taken. The error does not say the limit,
+// which may be another one by the time that it is read; package admin shows the one in force.
 var ErrAboveLimit = server.ErrAboveLimit
 
 // LimitedError is the error of a request that cannot be granted until permits have returned. TryAcquire returns it; Wait,
@@ -81,9 +82,9 @@ type Result struct {
 // Options are the settings of a Limiter. Nil, and the zero value of each field, mean the defaults.
 // New copies them.
 type Options struct {
-	// Retain lets the process take permits ahead, in blocks, and decide without a round trip; see "Permits taken ahead" in the
-	// package comment. Set it alike in all processes of a name. The window is at least MinRetainWindow. Default false.
-	Retain bool
+	// Ahead lets the process take permits ahead, in blocks, and decide without a round trip; see "Permits taken ahead" in the
+	// package comment. Set it alike in all processes of a name. The window is at least MinAheadWindow. Default false.
+	Ahead bool
 }
 
 // Kind is the kind of a rate limit in the events of hooks and for package admin.
@@ -107,9 +108,9 @@ func New(k *lockkeeper.Keeper, name string, limit int, window time.Duration, opt
 		return nil, err
 	}
 	l := &Limiter{}
-	l.most, l.bound = limit, "the limit"
-	if o.Retain {
-		if l.permits, err = retainer.NewPermits(access.KeeperOf(k), spec, access.RetainedBy(k)); err == nil {
+	l.most, l.bound, l.names = limit, "the limit", access.AheadBy(k)
+	if o.Ahead {
+		if l.permits, err = ahead.NewPermits(access.KeeperOf(k), spec, l.names); err == nil {
 			l.lock = l.permits.Lock()
 		}
 	} else {
@@ -124,10 +125,10 @@ func New(k *lockkeeper.Keeper, name string, limit int, window time.Duration, opt
 // newSpec returns what both kinds of limiters have in common.
 func newSpec(name string, limit int, window time.Duration) (keeper.Spec, error) {
 	if err := checkPermits("limit", limit); err != nil {
-		return keeper.Spec{}, err
+		return keeper.Spec{}, server.OfLock(string(Kind), name, err)
 	}
 	if window < MinWindow || window > MaxWindow {
-		return keeper.Spec{}, server.Invalid("window %v is not between %v and %v", window, MinWindow, MaxWindow)
+		return keeper.Spec{}, server.InvalidFor(Kind, name, "window %v is not between %v and %v", window, MinWindow, MaxWindow)
 	}
 	return keeper.Spec{Scripts: lua.RateLimit, Name: name, Limits: &keeper.Limits{Window: limit, Per: wholeMillis(window)}}, nil
 }
@@ -187,6 +188,9 @@ func (l *Limiter) Do(ctx context.Context, fn func(ctx context.Context, fence uin
 // earlier grants. Nothing is held while fn runs. If the permits are not granted, fn is not called, and the error is that of
 // WaitN; otherwise it is that of fn.
 func (l *Limiter) DoN(ctx context.Context, n int, fn func(ctx context.Context, fence uint64) error) error {
+	if fn == nil {
+		return l.lock.Invalid("fn is nil")
+	}
 	fence, err := l.take(ctx, n)
 	if err != nil {
 		return err

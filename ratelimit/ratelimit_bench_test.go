@@ -18,7 +18,7 @@ func inside(b *testing.B, bench func(x *benchmarks.Inside, decide func())) {
 	for name, limit := range map[string]int{"open": 1_000_000_000, "closed": 1000} {
 		b.Run(name, func(b *testing.B) {
 			x := benchmarks.NewInside(b)
-			l := must.Get(ratelimit.New(x.Keeper, "x", limit, time.Second, &ratelimit.Options{Retain: true}))(b)
+			l := must.Get(ratelimit.New(x.Keeper, "x", limit, time.Second, &ratelimit.Options{Ahead: true}))(b)
 			decide := func() {
 				_, err := l.Allow(context.Background())
 				must.Report(b, err)
@@ -31,12 +31,12 @@ func inside(b *testing.B, bench func(x *benchmarks.Inside, decide func())) {
 	}
 }
 
-// BenchmarkRetained is by one goroutine.
-func BenchmarkRetained(b *testing.B) {
+// BenchmarkAhead is by one goroutine.
+func BenchmarkAhead(b *testing.B) {
 	inside(b, func(x *benchmarks.Inside, decide func()) { x.ByOne(decide) })
 }
 
-// BenchmarkRetainedParallel is the same by as many goroutines as there are processors.
-func BenchmarkRetainedParallel(b *testing.B) {
+// BenchmarkAheadParallel is the same by as many goroutines as there are processors.
+func BenchmarkAheadParallel(b *testing.B) {
 	inside(b, func(x *benchmarks.Inside, decide func()) { x.ByMany(1, decide) })
 }

@@ -103,7 +103,7 @@ func TestInvalidOptionsRejected(t *testing.T) {
 	s := lockkeepertest.New(t)
 	k := s.Keeper(t, nil)
 	slow := s.Keeper(t, &lockkeeper.Options{ReplicaAck: lockkeeper.ReplicaAck{Replicas: 1, Timeout: 8 * time.Second}})
-	retain := ratelimit.Options{Retain: true}
+	ahead := ratelimit.Options{Ahead: true}
 	for _, x := range []struct {
 		keeper *lockkeeper.Keeper
 		limit  int
@@ -119,13 +119,13 @@ func TestInvalidOptionsRejected(t *testing.T) {
 		{k, 1, -time.Second, ratelimit.Options{}, "window -1s"},
 		{k, 1, ratelimit.MinWindow - 1, ratelimit.Options{}, "window 9.999999ms"},
 		{k, 1, ratelimit.MinWindow, ratelimit.Options{}, ""},
-		{k, 1, year, retain, ""},
+		{k, 1, year, ahead, ""},
 		{k, 1, year + 24*time.Hour, ratelimit.Options{}, "window 8784h"},
-		{k, 1, ratelimit.MinRetainWindow - 1, retain, ""},
-		{k, 1, ratelimit.MinRetainWindow - time.Millisecond, retain, "window 199ms is shorter than 200ms"},
+		{k, 1, ratelimit.MinAheadWindow - 1, ahead, ""},
+		{k, 1, ratelimit.MinAheadWindow - time.Millisecond, ahead, "window 199ms is shorter than 200ms"},
 		{slow, 1, 8 * time.Second, ratelimit.Options{}, "window 8s is not longer than the keeper's ReplicaAck.Timeout 8s"},
 		{slow, 1, 9 * time.Second, ratelimit.Options{}, ""},
-		{nil, 1, time.Second, retain, "keeper is nil"},
+		{nil, 1, time.Second, ahead, "keeper is nil"},
 	} {
 		before := x.opts
 		l, err := ratelimit.New(x.keeper, "x", x.limit, x.window, &x.opts)

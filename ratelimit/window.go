@@ -2,38 +2,37 @@ package ratelimit
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/access"
+	"github.com/lockkeeper/lockkeeper/internal/ahead"
 	"github.com/lockkeeper/lockkeeper/internal/keeper"
-	"github.com/lockkeeper/lockkeeper/internal/retainer"
-	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/views"
 )
 
 // window is what Limiter and ConcurrentLimiter have in common.
 type window struct {
+	_ [0]sync.Mutex // so that go vet reports copies
+
 	lock    *keeper.Lock
-	permits *retainer.Permits // nil without Options.Retain
-	most    int               // permits per request,
-	bound   string            // because of this
+	names   *ahead.Names
+	permits *ahead.Permits // nil without Options.Ahead
+	most    int            // permits per request,
+	bound   string         // because of this
 }
 
 // checkCount refuses a request for a number of permits that can never be had.
 func (l *window) checkCount(n int) error {
 	if n < 1 || n > l.most {
-		return server.Invalid("n %d is not between 1 and %s %d", n, l.bound, l.most)
+		return l.lock.Invalid("n %d is not between 1 and %s %d", n, l.bound, l.most)
 	}
 	return nil
 }
 
-// forget makes this process ask the server again, since the limit or a pause may have changed.
-func (l *window) forget() {
-	if l.permits != nil {
-		l.permits.Forget()
-	}
-}
+// changed makes all limiters of the name and the keeper ask the server again, since the limit or a pause may have changed.
+func (l *window) changed() { l.names.Changed(l.lock.Key()) }
 
 // Name returns the name of the rate limit.
 func (l *window) Name() string { return l.lock.Name() }
@@ -52,9 +51,9 @@ func (l *window) Key() string { return l.lock.Key() }
 // constructor would refuse; after any other error the limit may or may not have been changed.
 func (l *window) SetLimit(ctx context.Context, limit int) error {
 	if err := checkPermits("limit", limit); err != nil {
-		return err
+		return l.lock.Fail(err)
 	}
-	defer l.forget()
+	defer l.changed()
 	_, err := l.lock.Limit(ctx, limit)
 	return err
 }
@@ -74,16 +73,16 @@ func (l *window) SetLimit(ctx context.Context, limit int) error {
 // pause may or may not have begun.
 func (l *window) Pause(ctx context.Context, d time.Duration) error {
 	if d < time.Millisecond || d > MaxPause {
-		return server.Invalid("pause %v is not between 1ms and %v", d, MaxPause)
+		return l.lock.Invalid("pause %v is not between 1ms and %v", d, MaxPause)
 	}
-	defer l.forget()
+	defer l.changed()
 	return l.lock.Pause(ctx, wholeMillis(d))
 }
 
 // Resume ends a pause, if there is one, and admits waiters before it returns. It blocks as Pause does. After an error the pause
 // may or may not have ended.
 func (l *window) Resume(ctx context.Context) error {
-	defer l.forget()
+	defer l.changed()
 	return l.lock.Resume(ctx)
 }
 

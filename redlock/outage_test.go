@@ -27,10 +27,12 @@ func TestLocalCallersFailTogether(t *testing.T) {
 		Lock(ctx context.Context) (*lockkeeper.Lease, error)
 	}
 	for name, of := range map[string]func(k *lockkeeper.Keeper) (locker, error){
-		"mutex":          func(k *lockkeeper.Keeper) (locker, error) { return mutex.New(k, "x", nil) },
-		"retained_mutex": func(k *lockkeeper.Keeper) (locker, error) { return mutex.New(k, "x", &mutex.Options{Retain: true}) },
-		"retained_permits": func(k *lockkeeper.Keeper) (locker, error) {
-			s, err := semaphore.New(k, "x", 1, &semaphore.Options{Retain: true})
+		"mutex": func(k *lockkeeper.Keeper) (locker, error) { return mutex.New(k, "x", nil) },
+		"shared_mutex": func(k *lockkeeper.Keeper) (locker, error) {
+			return mutex.New(k, "x", &mutex.Options{Linger: 50 * time.Millisecond})
+		},
+		"shared_permits": func(k *lockkeeper.Keeper) (locker, error) {
+			s, err := semaphore.New(k, "x", 1, &semaphore.Options{Linger: 50 * time.Millisecond})
 			return s.Locker(), err
 		},
 		"redlock": func(k *lockkeeper.Keeper) (locker, error) { return redlock.New([]*lockkeeper.Keeper{k}, "x", nil) },
@@ -49,6 +51,7 @@ func TestLocalCallersFailTogether(t *testing.T) {
 			lockOnce := func(l locker) { must.OK(t, must.Get(l.Lock(t.Context()))(t).Release(t.Context())) }
 			l, n := process()
 			lockOnce(l)
+			time.Sleep(100 * time.Millisecond) // until its lease does not linger any more
 			var other *lockkeeper.Lease
 			if held {
 				o, _ := process()

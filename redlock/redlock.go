@@ -2,12 +2,12 @@ package redlock
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/keeper"
-	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/quorum"
 	"github.com/lockkeeper/lockkeeper/internal/views"
 	"github.com/lockkeeper/lockkeeper/lua"
@@ -47,6 +47,8 @@ const Kind lockkeeper.Kind = "redlock"
 
 // Lock is a lock on one name at the majority of several servers. It is immutable and safe for concurrent use.
 type Lock struct {
+	_ [0]sync.Mutex // so that go vet reports copies
+
 	lock *quorum.Lock
 }
 
@@ -96,7 +98,7 @@ func New(keepers []*lockkeeper.Keeper, name string, opts *Options) (*Lock, error
 	if err != nil {
 		return nil, err
 	}
-	return &Lock{lock}, nil
+	return &Lock{lock: lock}, nil
 }
 
 // Name returns the name of the lock.
@@ -105,8 +107,8 @@ func (l *Lock) Name() string { return l.lock.Name() }
 // Key returns the Redis key of the lock, at each server, which identifies it among all locks; lockkeeper.LockAll needs it.
 func (l *Lock) Key() string { return l.lock.Key() }
 
-// Retains returns false: each lease has a token and a fence of its own. Package election asks for it.
-func (l *Lock) Retains() bool { return false }
+// Shares returns false: each lease has a token and a fence of its own. Package election asks for it.
+func (l *Lock) Shares() bool { return false }
 
 // Lock waits until a majority of the servers has granted the lock, until ctx ends, or until the retry policy of the first
 // keeper gives up, and returns the lease. Package [lockkeeper] documents the errors. Here ErrNotAcquired means that a majority
@@ -126,17 +128,14 @@ func (l *Lock) TryLock(ctx context.Context) (*lockkeeper.Lease, error) {
 
 // Do calls fn while holding the lock; see package [lockkeeper].
 func (l *Lock) Do(ctx context.Context, fn func(ctx context.Context, fence uint64) error) error {
-	h, err := l.lock.Acquire(ctx)
-	if err != nil {
-		return err
-	}
-	return lifecycle.Do(ctx, h, fn)
+	return l.lock.Do(ctx, fn)
 }
 
 // Adopt makes a lease from a token that holds the lock at a majority of the servers; see package [lockkeeper]. The fence is
 // that of the former lease, or a larger one that a server generated when it granted its part later. Adopt blocks until a
 // majority has answered, for at most ServerTimeout for each of two steps. The error is ErrLost if a majority no longer has the
-// token, and ErrUnavailable if too few servers answered. After an error each server keeps what it has of the token.
+// token, and ErrUnavailable if too few servers answered. After an error each server keeps what it has of the token, except that a
+// keeper which is closed within microseconds of its server's reply releases that part, because Close releases all leases that it finds.
 func (l *Lock) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, error) {
 	return access.Lease[lockkeeper.Lease](l.lock.Adopt(ctx, token))
 }

@@ -24,17 +24,35 @@ func TestOldAndNewProcessesShareAServer(t *testing.T) {
 	now, length := build(t, ".."), "1s"
 	programs := []string{now, now}
 	if *before != "" {
-		programs[0], length = buildCommit(t, *before), "5s"
+		programs[0], length = buildCommit(t, *before), "20s"
 	}
-	addr := redistest.Start(t).Addr
-	var workers []*redistest.Child // every other one is of the earlier commit
-	for i := range 4 {
-		w := redistest.StartCommand(t, exec.Command(programs[i%2], addr))
-		w.WaitForLine("ready")
-		workers = append(workers, w)
+	for name, clusters := range map[string][2]bool{ // whether processes have a ClusterClient: those of the earlier commit, and the others
+		"clients of one kind": {false, false}, "a ClusterClient now": {false, true}, "a ClusterClient before": {true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var addr string
+			if clusters == [2]bool{false, false} {
+				addr = redistest.Start(t).Addr
+			} else {
+				addr = redistest.StartCluster(t, 1, 0).Primaries[0].Addr
+			}
+			var workers []*redistest.Child // every other one is of the earlier commit
+			for i := range 4 {
+				args := []string{addr}
+				if clusters[i%2] {
+					args = append(args, "cluster")
+				}
+				w := redistest.StartCommand(t, exec.Command(programs[i%2], args...))
+				w.WaitForLine("ready")
+				workers = append(workers, w)
+			}
+			// A process of the earlier commit passes over the waiters of keepers whose clients are of another kind.
+			if *before == "" || clusters[0] == clusters[1] {
+				t.Run("order", func(t *testing.T) { order(t, workers) })
+			}
+			t.Run("load", func(t *testing.T) { load(t, workers, length) })
+		})
 	}
-	t.Run("order", func(t *testing.T) { order(t, workers) })
-	t.Run("load", func(t *testing.T) { load(t, workers, length) })
 }
 
 // order queues requests of all processes in turn, and expects the lock to reach them in that order.

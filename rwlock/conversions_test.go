@@ -23,32 +23,23 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// TestNotesOfConversions: a converted lease has the note of the conversion, or else keeps its own; a retained one has none.
+// TestNotesOfConversions: a converted lease has the note of the conversion, or else keeps its own.
 func TestNotesOfConversions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := lockkeepertest.New(t).Keeper(t, nil)
 		l := must.Get(rwlock.New(k, "x", nil))(t)
-		want := func(note string, retained bool) {
+		want := func(note string) {
 			t.Helper()
 			holders := must.Get(l.Holders(ctx))(t)
-			check.That(t, len(holders) == 1 && holders[0].Note == note && holders[0].Retained == retained,
-				"%+v, want one with the note %q, retained %v", holders, note, retained)
+			check.That(t, len(holders) == 1 && holders[0].Note == note, "%+v, want one with the note %q", holders, note)
 		}
 		read := must.Get(l.RLock(lockkeeper.WithNote(ctx, "report")))(t)
-		want("report", false)
+		want("report")
 		write := must.Get(l.Upgrade(ctx, read))(t)
-		want("report", false)
+		want("report")
 		read = must.Get(l.Downgrade(lockkeeper.WithNote(ctx, "check"), write))(t)
-		want("check", false)
+		want("check")
 		must.OK(t, read.Release(ctx))
-
-		r := must.Get(rwlock.New(k, "x", &rwlock.Options{Retain: true}))(t)
-		for range 2 { // the first one subscribes, the second one retains
-			read = must.Get(r.RLock(lockkeeper.WithNote(ctx, "report")))(t)
-			must.OK(t, read.Release(ctx))
-			synctest.Wait()
-		}
-		want("", true)
 	})
 }
 
@@ -84,12 +75,12 @@ func TestHooksOfConversions(t *testing.T) {
 // the server has.
 func TestHooksOfConversionInDoubt(t *testing.T) {
 	for name, x := range map[string]inDoubt{
-		"upgrade":           {upgrade: true, late: 50 * time.Millisecond},
-		"downgrade":         {late: 50 * time.Millisecond},
-		"upgrade, late":     {upgrade: true, late: 3 * time.Second},
-		"downgrade, late":   {late: 3 * time.Second},
-		"upgraded again":    {upgrade: true, late: 3 * time.Second, again: true},
-		"retained, upgrade": {upgrade: true, late: 3 * time.Second, retain: true},
+		"upgrade":         {upgrade: true, late: 50 * time.Millisecond},
+		"downgrade":       {late: 50 * time.Millisecond},
+		"upgrade, late":   {upgrade: true, late: 3 * time.Second},
+		"downgrade, late": {late: 3 * time.Second},
+		"upgraded again":  {upgrade: true, late: 3 * time.Second, again: true},
+		"shared, upgrade": {upgrade: true, late: 3 * time.Second, linger: time.Second},
 	} {
 		t.Run(name, func(t *testing.T) { synctest.Test(t, x.test) })
 	}
@@ -97,22 +88,22 @@ func TestHooksOfConversionInDoubt(t *testing.T) {
 
 // inDoubt is a conversion whose answer comes late.
 type inDoubt struct {
-	upgrade, retain bool
-	late            time.Duration
-	again           bool // it is converted once more when the outcome is known
+	upgrade      bool
+	late, linger time.Duration
+	again        bool // it is converted once more when the outcome is known
 }
 
 func (x inDoubt) test(t *testing.T) {
 	s := lockkeepertest.New(t)
 	var c calls
-	l := must.Get(rwlock.New(s.Keeper(t, c.options(t)), "x", &rwlock.Options{Retain: x.retain}))(t)
+	l := must.Get(rwlock.New(s.Keeper(t, c.options(t)), "x", &rwlock.Options{Linger: x.linger}))(t)
 	acquire, convert := l.RLock, l.Upgrade
 	if !x.upgrade {
 		acquire, convert = l.Lock, l.Downgrade
 	}
 	lease := must.Get(acquire(ctx))(t)
 	must.OK(t, must.Get(convert(ctx, lease))(t).Release(ctx)) // the server knows the scripts from now on
-	if x.retain {                                             // another call brings the lease that is converted
+	if x.linger > 0 {                                         // another call brings the lease that is converted
 		must.OK(t, must.Get(acquire(ctx))(t).Release(ctx))
 	}
 	lease = must.Get(acquire(ctx))(t)
@@ -196,49 +187,17 @@ func (c *calls) check(t *testing.T) (failed int) {
 	return failed
 }
 
-// TestUpgradeReportsReleaseOfItsCaller: each call that was granted a lease has one release, that of the retained lease itself included.
+// TestUpgradeReportsReleaseOfItsCaller: each call that was granted a lease has one release, that of the shared lease itself included.
 func TestUpgradeReportsReleaseOfItsCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c calls
-		l := must.Get(rwlock.New(lockkeepertest.New(t).Keeper(t, c.options(t)), "x", &rwlock.Options{Retain: true}))(t)
-		must.OK(t, must.Get(l.RLock(ctx))(t).Release(ctx)) // it subscribes
-		synctest.Wait()
+		l := must.Get(rwlock.New(lockkeepertest.New(t).Keeper(t, c.options(t)), "x", &rwlock.Options{Linger: time.Second}))(t)
 		first, second := must.Get(l.RLock(ctx))(t), must.Get(l.RLock(ctx))(t)
 		must.OK(t, first.Release(ctx))
 		write := must.Get(l.Upgrade(ctx, second))(t)
 		must.OK(t, second.Release(ctx))
 		must.OK(t, write.Release(ctx))
 		c.check(t)
-	})
-}
-
-// TestHooksOfDetachedLease: what happens to a retained lease that an upgrade has taken for its own is told of the call that it has it from,
-// although another one has brought it. An upgrade that is refused inside is a call as well.
-func TestHooksOfDetachedLease(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := lockkeepertest.New(t)
-		var c calls
-		l := must.Get(rwlock.New(s.Keeper(t, c.options(t)), "x", &rwlock.Options{Retain: true}))(t)
-		must.OK(t, must.Get(l.RLock(ctx))(t).Release(ctx)) // it subscribes
-		synctest.Wait()
-		first, second, third := must.Get(l.RLock(ctx))(t), must.Get(l.RLock(ctx))(t), must.Get(l.RLock(ctx))(t)
-		must.OK(t, first.Release(ctx))
-		other := must.Get(must.Get(rwlock.New(s.Keeper(t, nil), "x", nil))(t).RLock(ctx))(t)
-		brief, cancel := context.WithTimeout(ctx, time.Second)
-		defer cancel()
-		go func() {
-			time.Sleep(time.Millisecond)
-			check.Is(t, check.ErrorOf(l.Upgrade(ctx, third)), rwlock.ErrUpgradeConflict, "the error")
-			_ = third.Release(ctx)
-		}()
-		check.Is(t, check.ErrorOf(l.Upgrade(brief, second)), context.DeadlineExceeded, "the error")
-		must.OK(t, other.Release(ctx))
-		time.Sleep(10 * time.Second)
-		s.LoseLease(t, "x")
-		time.Sleep(time.Minute)
-		check.Is(t, second.Release(ctx), lockkeeper.ErrLost, "the error")
-		n := c.check(t)
-		check.That(t, n == 2, "%d calls have failed, want 2", n)
 	})
 }
 

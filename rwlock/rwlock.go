@@ -3,6 +3,7 @@ package rwlock
 import (
 	"context"
 	"runtime"
+	"sync"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
@@ -11,8 +12,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
-	"github.com/lockkeeper/lockkeeper/internal/retainer"
 	"github.com/lockkeeper/lockkeeper/internal/server"
+	"github.com/lockkeeper/lockkeeper/internal/share"
 	"github.com/lockkeeper/lockkeeper/internal/views"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
@@ -44,9 +45,10 @@ type Options struct {
 	// "Admission" in the package comment. At most 1,000,000. Default 16.
 	MaxWriterStreak int
 
-	// Retain makes the process keep a read lease that its readers release, for its next readers; see "Retained leases" in the
-	// package comment. Not together with NoRenewal or MaxLifetime. Default false.
-	Retain bool
+	// Linger lets the readers of the process share a read lease, without the server, until Linger has passed since it was granted; see
+	// "Linger" in the package comment. Writers wait for at most as much longer. At most a third of TTL, and 10 s. Not together with
+	// NoRenewal. Default 0.
+	Linger time.Duration
 }
 
 // Kind is the kind of a read-write lock in the events of hooks and for package admin.
@@ -54,9 +56,11 @@ const Kind lockkeeper.Kind = "rwlock"
 
 // Lock is a read-write lock on one name. It is immutable and safe for concurrent use.
 type Lock struct {
+	_ [0]sync.Mutex // so that go vet reports copies
+
 	lock        *keeper.Lock
 	read, write keeper.Terms
-	retaining   *retainer.Lock // nil without Options.Retain
+	share       *share.Lock // of reads; nil without Options.Linger
 }
 
 // New returns the read-write lock of a name. It sends nothing. The error is ErrInvalid; see package [lockkeeper].
@@ -71,7 +75,7 @@ func New(k *lockkeeper.Keeper, name string, opts *Options) (*Lock, error) {
 	streak := o.MaxWriterStreak
 	switch {
 	case streak > largestStreak:
-		return nil, server.Invalid("MaxWriterStreak %d is more than %d (negative means no bound)", streak, largestStreak)
+		return nil, server.InvalidFor(Kind, name, "MaxWriterStreak %d is more than %d (negative means no bound)", streak, largestStreak)
 	case streak == 0:
 		streak = defaultMaxWriterStreak
 	case streak < 0:
@@ -88,8 +92,8 @@ func New(k *lockkeeper.Keeper, name string, opts *Options) (*Lock, error) {
 		return nil, err
 	}
 	l := &Lock{lock: lock, read: keeper.Terms{Flags: protocol.FlagRead}, write: keeper.Terms{Flags: protocol.FlagWrite, Number: streak}}
-	if o.Retain {
-		if l.retaining, err = retainer.New(lock, access.RetainedBy(k)); err != nil {
+	if o.Linger != 0 {
+		if l.share, err = share.New(lock, access.SharedBy(k), o.Linger, protocol.FlagRead); err != nil {
 			return nil, err
 		}
 	}
@@ -117,8 +121,8 @@ func (r reader) TryLock(ctx context.Context) (*lockkeeper.Lease, error) { return
 // RLock waits until the caller may read, until ctx ends, or until the keeper's retry policy gives up, and returns the read
 // lease. Package [lockkeeper] documents the errors.
 func (l *Lock) RLock(ctx context.Context) (*lockkeeper.Lease, error) {
-	if l.retaining != nil {
-		return access.Lease[lockkeeper.Lease](l.retaining.Acquire(ctx, true))
+	if l.share != nil {
+		return access.Lease[lockkeeper.Lease](l.share.Acquire(ctx, 0, true))
 	}
 	return access.Lease[lockkeeper.Lease](l.lock.Acquire(ctx, l.read))
 }
@@ -126,8 +130,8 @@ func (l *Lock) RLock(ctx context.Context) (*lockkeeper.Lease, error) {
 // TryRLock acquires a read lease if no writer holds the lock or waits for it. It blocks for a round trip. The error is
 // ErrNotAcquired if one does; others are as for RLock.
 func (l *Lock) TryRLock(ctx context.Context) (*lockkeeper.Lease, error) {
-	if l.retaining != nil {
-		return access.Lease[lockkeeper.Lease](l.retaining.Acquire(ctx, false))
+	if l.share != nil {
+		return access.Lease[lockkeeper.Lease](l.share.Acquire(ctx, 0, false))
 	}
 	return access.Lease[lockkeeper.Lease](l.lock.Try(ctx, l.read))
 }
@@ -135,49 +139,46 @@ func (l *Lock) TryRLock(ctx context.Context) (*lockkeeper.Lease, error) {
 // Lock waits until the caller may write, until ctx ends, or until the keeper's retry policy gives up, and returns the write
 // lease. While it waits, new readers queue behind it. Package [lockkeeper] documents the errors.
 func (l *Lock) Lock(ctx context.Context) (*lockkeeper.Lease, error) {
-	l.yield(ctx, false)
+	defer l.exclude(ctx, false)()
 	return access.Lease[lockkeeper.Lease](l.lock.Acquire(ctx, l.write))
 }
 
 // TryLock acquires the write lease if nobody holds the lock or waits for it. It blocks for a round trip. The error is
 // ErrNotAcquired if it is not the caller's turn; others are as for RLock.
 func (l *Lock) TryLock(ctx context.Context) (*lockkeeper.Lease, error) {
-	l.yield(ctx, true)
+	defer l.exclude(ctx, true)()
 	return access.Lease[lockkeeper.Lease](l.lock.Try(ctx, l.write))
 }
 
-// yield gives back the read lease that this process retains, if it does, before the lock is requested for writing. A request that
-// does not wait for others waits until the server has the lease back, if nobody reads by it.
-func (l *Lock) yield(ctx context.Context, try bool) {
-	if l.retaining != nil && ctx.Err() == nil {
-		l.retaining.Yield(ctx, try)
+// exclude lets the readers of this process share no lease until the result is called, because the lock is about to be requested for writing.
+// A request that does not wait for others waits until the server has the lease back, if nobody reads by it.
+func (l *Lock) exclude(ctx context.Context, try bool) (resume func()) {
+	if l.share == nil || ctx.Err() != nil {
+		return func() {}
 	}
+	return l.share.Exclude(ctx, try)
 }
 
 // DoRead calls fn while holding a read lease; see Do in package [lockkeeper].
 func (l *Lock) DoRead(ctx context.Context, fn func(ctx context.Context, fence uint64) error) error {
-	if l.retaining == nil {
-		return l.do(ctx, l.read, fn)
+	if l.share != nil {
+		return l.share.Do(ctx, 0, fn)
 	}
-	h, err := l.retaining.Acquire(ctx, true)
-	if err != nil {
-		return err
-	}
-	return lifecycle.Do(ctx, h, fn)
+	return l.lock.Do(ctx, l.read, fn)
 }
 
 // DoWrite calls fn while holding a write lease; see Do in package [lockkeeper].
 func (l *Lock) DoWrite(ctx context.Context, fn func(ctx context.Context, fence uint64) error) error {
-	l.yield(ctx, false)
-	return l.do(ctx, l.write, fn)
-}
-
-func (l *Lock) do(ctx context.Context, t keeper.Terms, fn func(ctx context.Context, fence uint64) error) error {
-	h, err := l.lock.Acquire(ctx, t)
+	if fn == nil {
+		return l.lock.Invalid("fn is nil")
+	}
+	resume := l.exclude(ctx, false)
+	h, err := l.lock.Acquire(ctx, l.write)
+	resume()
 	if err != nil {
 		return err
 	}
-	return h.Do(ctx, fn)
+	return lifecycle.Do(ctx, h, fn)
 }
 
 // Downgrade converts a write lease into a read lease, in one step at the server: no other writer can come between the two. It
@@ -198,7 +199,7 @@ func (l *Lock) Downgrade(ctx context.Context, write *lockkeeper.Lease) (read *lo
 	defer runtime.KeepAlive(write) // or it would be reported as leaked while it waits
 	h := leaseOf(write)
 	if write != nil && (h == nil || !h.Is(protocol.FlagWrite) && !h.Is(protocol.FlagUpgrade)) {
-		return nil, server.Invalid("the lease of %q is not a write lease of %q", write.Name(), l.Name())
+		return nil, l.lock.Invalid("the lease of %q is not a write lease of this lock", write.Name())
 	}
 	return access.Lease[lockkeeper.Lease](l.lock.Convert(ctx, h, keeper.Terms{Flags: protocol.FlagDowngrade, Direct: true}))
 }
@@ -207,15 +208,15 @@ func (l *Lock) Downgrade(ctx context.Context, write *lockkeeper.Lease) (read *lo
 // readers queue behind it. The read lease is held and renewed while Upgrade waits. When the write lease is granted, the read
 // lease and its contexts end with ErrReleased. No other writer can come between the two. The write lease has a larger fence.
 //
-// With Options.Retain, Upgrade first waits for the readers of this process that share the lease, and admits no more of them;
-// the lease is then the caller's own.
+// With Options.Linger, Upgrade first waits for the readers of this process that share the lease, and lets no others share it.
 //
 // If ctx ends or Redis gives no answer before the outcome at the server is known, Upgrade tries to learn the outcome, for at
 // most a second. The result says what is held:
 //
 //   - No error: the write lease is held, also if ctx has ended meanwhile.
 //   - ErrLost or ErrReleased: nothing is held; the read lease was over, or has ended during the wait. It is also lost if
-//     replicas do not acknowledge the write lease, which is a *NotAcknowledgedError and ErrLost.
+//     replicas do not acknowledge the write lease, which is a *NotAcknowledgedError and ErrLost; and if the key ":meta" of the
+//     lock is evicted or deleted during the wait, since it alone says which read lease the waiting upgrade replaces.
 //   - ErrInvalid: the lease is not a read lease of this lock, or is being converted already.
 //   - ErrUpgradeConflict, at once: another upgrade is waiting already. The read lease is held as before.
 //   - Any other error is as for RLock: when ctx has ended it is the context's, and also ErrNotAcquired or ErrUnavailable. The
@@ -224,12 +225,12 @@ func (l *Lock) Downgrade(ctx context.Context, write *lockkeeper.Lease) (read *lo
 //     granted.
 func (l *Lock) Upgrade(ctx context.Context, read *lockkeeper.Lease) (write *lockkeeper.Lease, err error) {
 	defer runtime.KeepAlive(read) // as in Downgrade
-	if local, is := access.HandleOf(read).(*retainer.Lease); is && local.Own() == nil {
-		return access.Lease[lockkeeper.Lease](retainer.Convert(ctx, l.lock, local, keeper.Terms{Flags: protocol.FlagUpgrade}))
+	if shared, is := access.HandleOf(read).(*share.Lease); is {
+		return access.Lease[lockkeeper.Lease](share.Convert(ctx, l.lock, shared, keeper.Terms{Flags: protocol.FlagUpgrade}))
 	}
 	h := leaseOf(read)
 	if read != nil && (h == nil || !h.Is(protocol.FlagRead) && !h.Is(protocol.FlagDowngrade) && !h.Became(protocol.FlagUpgrade)) {
-		return nil, server.Invalid("the lease of %q is not a read lease of %q", read.Name(), l.Name())
+		return nil, l.lock.Invalid("the lease of %q is not a read lease of this lock", read.Name())
 	}
 	return access.Lease[lockkeeper.Lease](l.lock.Convert(ctx, h, keeper.Terms{Flags: protocol.FlagUpgrade}))
 }
@@ -237,20 +238,15 @@ func (l *Lock) Upgrade(ctx context.Context, read *lockkeeper.Lease) (write *lock
 // leaseOf returns the lease at one server that a user has, or nil if it is nil, one of a majority, or shared by readers of this
 // process.
 func leaseOf(l *lockkeeper.Lease) *lease.Lease {
-	switch h := access.HandleOf(l).(type) {
-	case *lease.Lease:
-		return h
-	case *retainer.Lease:
-		return h.Own()
-	}
-	return nil
+	h, _ := access.HandleOf(l).(*lease.Lease)
+	return h
 }
 
-// Adopt makes a lease from a token that holds the lock, for reading or writing; see package [lockkeeper]. The token of a
-// retained lease cannot be adopted; the error is then ErrInvalid.
+// Adopt makes a lease from a token that holds the lock, for reading or writing; see package [lockkeeper]. The error is ErrInvalid if
+// Options.Linger is set.
 func (l *Lock) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, error) {
-	if t, ok := protocol.ParseToken(token); ok && t.Flags == protocol.FlagRead+protocol.FlagRetained {
-		return nil, server.Invalid("the token is of a read lease that its process retains, and may share; acquire another lease instead")
+	if l.share != nil {
+		return nil, l.share.AdoptError()
 	}
 	return access.Lease[lockkeeper.Lease](l.lock.Adopt(ctx, token))
 }

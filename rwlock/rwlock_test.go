@@ -39,7 +39,7 @@ func TestConformance(t *testing.T) {
 	conformance.All(t, primitive)
 }
 
-func TestRetained(t *testing.T) {
+func TestLingerOnServers(t *testing.T) {
 	t.Parallel()
-	conformance.Retained(t)
+	conformance.Linger(t)
 }

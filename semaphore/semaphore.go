@@ -2,16 +2,14 @@ package semaphore
 
 import (
 	"context"
-	"strings"
+	"sync"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/keeper"
-	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
-	"github.com/lockkeeper/lockkeeper/internal/protocol"
-	"github.com/lockkeeper/lockkeeper/internal/retainer"
 	"github.com/lockkeeper/lockkeeper/internal/server"
+	"github.com/lockkeeper/lockkeeper/internal/share"
 	"github.com/lockkeeper/lockkeeper/internal/views"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
@@ -20,7 +18,8 @@ import (
 const maxPermits = 1_000_000_000
 
 // ErrAboveLimit is the error of a request for more permits than the limit in force, which another process or SetLimit has made
-// lower than the limit of New. Waiting does not help until the limit is raised. Nothing is held.
+// lower than the limit of New. Waiting does not help until the limit is raised. Nothing is held. The error does not say the limit,
+// which may be another one by the time that it is read; package admin shows the one in force.
 var ErrAboveLimit = server.ErrAboveLimit
 
 // Options are the settings of a semaphore. Nil, and the zero value of each field, mean the defaults.
@@ -36,9 +35,10 @@ type Options struct {
 	// MaxLifetime bounds how long a lease lasts, however often it is renewed or extended. At least TTL. Default 0: no bound.
 	MaxLifetime time.Duration
 
-	// Retain makes the process keep permits that are released, for its next callers; see "Retained permits" in the package
-	// comment. Not together with NoRenewal or MaxLifetime. Default false.
-	Retain bool
+	// Linger lets the process pass a lease to its next caller that wants as many permits, without the server, until Linger has passed since
+	// it was granted; see "Linger" in the package comment. Others wait for at most as much longer. At most a third of TTL, and 10 s. Not
+	// together with NoRenewal. Default 0.
+	Linger time.Duration
 }
 
 // Kind is the kind of a semaphore in the events of hooks and for package admin.
@@ -46,9 +46,11 @@ const Kind lockkeeper.Kind = "semaphore"
 
 // Semaphore is a counting semaphore on one name. It is immutable and safe for concurrent use.
 type Semaphore struct {
-	lock      *keeper.Lock
-	limit     int
-	retaining *retainer.Lock // nil without Options.Retain
+	_ [0]sync.Mutex // so that go vet reports copies
+
+	lock  *keeper.Lock
+	limit int
+	share *share.Lock // nil without Options.Linger
 }
 
 // New returns the semaphore of a name: at most limit permits are held at the same time, over all processes. It sends
@@ -59,7 +61,7 @@ func New(k *lockkeeper.Keeper, name string, limit int, opts *Options) (*Semaphor
 		o = *opts
 	}
 	if err := checkLimit(limit); err != nil {
-		return nil, err
+		return nil, server.OfLock(string(Kind), name, err)
 	}
 	if o.TTL == 0 {
 		o.TTL = lockkeeper.DefaultTTL
@@ -76,8 +78,8 @@ func New(k *lockkeeper.Keeper, name string, limit int, opts *Options) (*Semaphor
 		return nil, err
 	}
 	s := &Semaphore{lock: lock, limit: limit}
-	if o.Retain {
-		if s.retaining, err = retainer.New(lock, access.RetainedBy(k)); err != nil {
+	if o.Linger != 0 {
+		if s.share, err = share.New(lock, access.SharedBy(k), o.Linger, ""); err != nil {
 			return nil, err
 		}
 	}
@@ -93,7 +95,7 @@ func checkLimit(n int) error {
 
 func (s *Semaphore) checkCount(n int) error {
 	if n < 1 || n > s.limit {
-		return server.Invalid("n %d is not between 1 and the limit %d", n, s.limit)
+		return s.lock.Invalid("n %d is not between 1 and the limit %d", n, s.limit)
 	}
 	return nil
 }
@@ -143,8 +145,8 @@ func (s *Semaphore) acquire(ctx context.Context, n int, wait bool) (*lockkeeper.
 	if err := s.checkCount(n); err != nil {
 		return nil, err
 	}
-	if s.retaining != nil {
-		return access.Lease[lockkeeper.Lease](s.retaining.AcquirePermits(ctx, n, s.limit, wait))
+	if s.share != nil {
+		return access.Lease[lockkeeper.Lease](s.share.Acquire(ctx, n, wait))
 	}
 	if !wait {
 		return access.Lease[lockkeeper.Lease](s.lock.Try(ctx, keeper.Terms{Number: n}))
@@ -173,18 +175,10 @@ func (s *Semaphore) DoN(ctx context.Context, n int, fn func(ctx context.Context,
 	if err := s.checkCount(n); err != nil {
 		return err
 	}
-	if s.retaining == nil {
-		h, err := s.lock.Acquire(ctx, keeper.Terms{Number: n})
-		if err != nil {
-			return err
-		}
-		return h.Do(ctx, fn)
+	if s.share != nil {
+		return s.share.Do(ctx, n, fn)
 	}
-	h, err := s.retaining.AcquirePermits(ctx, n, s.limit, true)
-	if err != nil {
-		return err
-	}
-	return lifecycle.Do(ctx, h, fn)
+	return s.lock.Do(ctx, keeper.Terms{Number: n}, fn)
 }
 
 // SetLimit changes the limit in force for all processes. Raising it admits waiters before SetLimit returns. Lowering it
@@ -197,7 +191,7 @@ func (s *Semaphore) DoN(ctx context.Context, n int, fn func(ctx context.Context,
 // any other error the limit may or may not have been changed.
 func (s *Semaphore) SetLimit(ctx context.Context, limit int) error {
 	if err := checkLimit(limit); err != nil {
-		return err
+		return s.lock.Fail(err)
 	}
 	_, err := s.lock.Limit(ctx, limit)
 	return err
@@ -215,11 +209,10 @@ func (s *Semaphore) Available(ctx context.Context) (int, error) {
 	return max(t.AtOnce-t.Held, 0), nil
 }
 
-// Adopt makes a lease from a token that holds permits; see package [lockkeeper]. The token of a retained lease cannot be adopted; the
-// error is then ErrInvalid.
+// Adopt makes a lease from a token that holds permits; see package [lockkeeper]. The error is ErrInvalid if Options.Linger is set.
 func (s *Semaphore) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, error) {
-	if t, ok := protocol.ParseToken(token); ok && strings.Contains(t.Flags, protocol.FlagRetained) {
-		return nil, server.Invalid("the token is of a lease that its process retains, for several callers in turn; acquire another lease instead")
+	if s.share != nil {
+		return nil, s.share.AdoptError()
 	}
 	return access.Lease[lockkeeper.Lease](s.lock.Adopt(ctx, token))
 }

@@ -2,8 +2,8 @@ package semaphore_test
 
 import (
 	"context"
-	"errors"
 	"testing"
+	"time"
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/testing/benchmarks"
@@ -25,47 +25,26 @@ func BenchmarkContended(b *testing.B) { benchmarks.Contended(b, acquiring(1000),
 
 func BenchmarkAdmit(b *testing.B) { benchmarks.Admit(b, 1000, acquiring(1000), acquiring(1)) }
 
-// inside calls bench for what is decided inside a process that retains 16 permits: open, an acquisition and its release; and closed, the
-// refusal of a try while all permits are in use.
-func inside(b *testing.B, bench func(x *benchmarks.Inside, does func())) {
-	for _, name := range []string{"open", "closed"} {
-		b.Run(name, func(b *testing.B) {
-			ctx := context.Background()
-			x := benchmarks.NewInside(b)
-			s := must.Get(semaphore.New(x.Keeper, "x", 16, &semaphore.Options{Retain: true}))(b)
-			does := x.Pair(s.Acquire)
-			var all []*lockkeeper.Lease
-			for range 16 {
-				all = append(all, must.Get(s.Acquire(ctx))(b))
-			}
-			if name == "closed" {
-				does = func() {
-					if _, err := s.TryAcquire(ctx); !errors.Is(err, lockkeeper.ErrNotAcquired) {
-						b.Error(err)
-					}
-				}
-			} else {
-				for _, l := range all {
-					must.OK(b, l.Release(ctx))
-				}
-			}
-			bench(x, does)
-		})
-	}
+// sharing returns an acquisition of a permit, and its release, of a semaphore whose leases callers of the process pass on.
+func sharing(b *testing.B) (x *benchmarks.Inside, pair func()) {
+	x = benchmarks.NewInside(b)
+	return x, x.Pair(must.Get(semaphore.New(x.Keeper, "x", 16, &semaphore.Options{Linger: 20 * time.Millisecond}))(b).Acquire)
 }
 
-// BenchmarkRetained is by one goroutine.
-func BenchmarkRetained(b *testing.B) {
-	inside(b, func(x *benchmarks.Inside, does func()) { x.ByOne(does) })
+// BenchmarkLinger is a permit that is granted inside the process, by one goroutine.
+func BenchmarkLinger(b *testing.B) {
+	x, pair := sharing(b)
+	x.ByOne(pair)
 }
 
-// BenchmarkRetainedParallel is the same by as many goroutines as there are processors.
-func BenchmarkRetainedParallel(b *testing.B) {
-	inside(b, func(x *benchmarks.Inside, does func()) { x.ByMany(1, does) })
+// BenchmarkLingerParallel is the same by as many goroutines as there are processors.
+func BenchmarkLingerParallel(b *testing.B) {
+	x, pair := sharing(b)
+	x.ByMany(1, pair)
 }
 
-// BenchmarkRetainedContended is an acquisition and its release by 32 goroutines for each processor that share 16 permits and wait inside.
-func BenchmarkRetainedContended(b *testing.B) {
-	x := benchmarks.NewInside(b)
-	x.ByMany(32, x.Pair(must.Get(semaphore.New(x.Keeper, "x", 16, &semaphore.Options{Retain: true}))(b).Acquire))
+// BenchmarkLingerContended is the same by 32 goroutines for each processor, more than there are permits.
+func BenchmarkLingerContended(b *testing.B) {
+	x, pair := sharing(b)
+	x.ByMany(32, pair)
 }

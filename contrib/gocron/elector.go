@@ -18,10 +18,8 @@ import (
 // ErrNotLeader is the error of IsLeader if another scheduler leads, or it is not known yet who does.
 var ErrNotLeader = errors.New("gocronlock: this scheduler is not the leader")
 
-const (
-	firstAnswer   = time.Second     // how long IsLeader waits for the first answer of Redis
-	campaignAgain = 5 * time.Second // after an error that requires intervention
-)
+// firstAnswer is how long IsLeader waits for the first answer of Redis.
+const firstAnswer = time.Second
 
 // Elector is a [gocron.Elector] for gocron.WithDistributedElector: the scheduler that leads runs all jobs. It is safe for concurrent
 // use.
@@ -43,7 +41,7 @@ type ElectorOptions struct {
 }
 
 // NewElector returns an elector that campaigns with a mutex, a fair lock or a redlock, in the background, until Close. All
-// schedulers must use the same lock. The error is [lockkeeper.ErrInvalid] if the locker is nil, or is a mutex with Options.Retain.
+// schedulers must use the same lock. The error is [lockkeeper.ErrInvalid] if the locker is nil, or is a mutex with Options.Linger.
 func NewElector(locker election.Locker, opts *ElectorOptions) (*Elector, error) {
 	log := slog.Default()
 	if opts != nil && opts.Logger != nil {
@@ -54,7 +52,7 @@ func NewElector(locker election.Locker, opts *ElectorOptions) (*Elector, error) 
 	if _, err := election.New(locker, nil); err != nil { // before it is wrapped, in which a nil pointer would not be found
 		return nil, err
 	}
-	campaign, err := election.New(&tryFirst{Locker: locker, refused: e.decide}, &election.Options{Logger: log})
+	campaign, err := election.New(&tryFirst{Locker: locker, refused: e.decide}, &election.Options{Logger: log, Retry: e.goOn})
 	if err != nil {
 		return nil, err
 	}
@@ -64,26 +62,26 @@ func NewElector(locker election.Locker, opts *ElectorOptions) (*Elector, error) 
 	return e, nil
 }
 
+// goOn goes on campaigning after every error. One that requires intervention is an answer of Redis, for which IsLeader need not wait.
+func (e *Elector) goOn(err error) bool {
+	if !errors.Is(err, lockkeeper.ErrUnavailable) {
+		e.decide()
+	}
+	return true
+}
+
 // run campaigns until ctx ends or the keeper is closed.
 func (e *Elector) run(ctx context.Context, campaign *election.Election) {
 	defer close(e.ended)
-	for {
-		err := campaign.Run(ctx, func(ctx context.Context, _ uint64) error {
-			e.lease.Store(lockkeeper.LeaseFromContext(ctx))
-			e.decide()
-			<-ctx.Done()
-			return ctx.Err()
-		})
+	err := campaign.Run(ctx, func(ctx context.Context, _ uint64) error {
+		e.lease.Store(lockkeeper.LeaseFromContext(ctx))
 		e.decide()
-		if ctx.Err() != nil || errors.Is(err, lockkeeper.ErrClosed) {
-			return
-		}
-		e.log.Error("campaign failed, will be repeated", "error", err)
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(campaignAgain):
-		}
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	e.decide()
+	if err != nil && ctx.Err() == nil && !errors.Is(err, lockkeeper.ErrClosed) {
+		e.log.Error("campaign ended", "error", err)
 	}
 }
 
@@ -101,7 +99,7 @@ func (e *Elector) IsLeader(ctx context.Context) error {
 		case <-wait.C:
 			return fmt.Errorf("%w: Redis has not answered yet", ErrNotLeader)
 		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", ErrNotLeader, ctx.Err())
+			return fmt.Errorf("%w: %w", ErrNotLeader, ended(ctx))
 		}
 	}
 	if e.lease.Load().Err() != nil {
@@ -145,4 +143,12 @@ func (l *tryFirst) Lock(ctx context.Context) (*lockkeeper.Lease, error) {
 		l.refused()
 	}
 	return l.Locker.Lock(ctx)
+}
+
+// ended returns an error that matches ctx.Err() and the cause of ctx, which has ended.
+func ended(ctx context.Context) error {
+	if cause := context.Cause(ctx); cause != ctx.Err() {
+		return fmt.Errorf("%w: %w", ctx.Err(), cause)
+	}
+	return ctx.Err()
 }

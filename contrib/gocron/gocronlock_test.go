@@ -156,22 +156,105 @@ func TestLockerReportsLossWhileJobRuns(t *testing.T) {
 	})
 }
 
-func TestUnlockWithEndedContextRecords(t *testing.T) {
-	bubble(t, func(t *world) {
-		l := t.locker(time.Hour, nil)
-		ctx, cancel := context.WithCancel(t.Context())
-		lock := must(l.Lock(ctx, "x"))
-		cancel()
-		time.Sleep(10 * time.Minute) // the job goes on: the lease is renewed
-		_, err := l.Lock(t.Context(), "x")
-		t.requireError(err, lockkeeper.ErrNotAcquired)
-		t.requireError(lock.Unlock(ctx), nil)
-		time.Sleep(49 * time.Minute)
-		_, err = l.Lock(t.Context(), "x")
-		t.requireError(err, lockkeeper.ErrNotAcquired)
-		time.Sleep(2 * time.Minute)
-		t.requireError(must(l.Lock(t.Context(), "x")).Unlock(t.Context()), nil)
-	})
+// TestEndsTogether: what ends a job can coincide. The steps happen in this order after Lock.
+func TestEndsTogether(t *testing.T) {
+	for _, c := range []struct {
+		steps  string
+		unlock error // of Unlock
+		losses int   // reported to OnLost
+		next   error // of Lock of another scheduler
+	}{
+		{"unlock close", nil, 0, lockkeeper.ErrNotAcquired},
+		{"cancel unlock close", nil, 0, lockkeeper.ErrNotAcquired},
+		{"cancel long unlock close", nil, 0, nil}, // atLeast has passed since the start
+		{"close unlock", lockkeeper.ErrReleased, 0, nil},
+		{"cancel close unlock", lockkeeper.ErrReleased, 0, nil},
+		{"lose unlock close", lockkeeper.ErrLost, 1, nil},
+		{"lose noticed unlock", lockkeeper.ErrLost, 1, nil},
+		{"cancel lose unlock", lockkeeper.ErrLost, 1, nil},
+		{"lose noticed cancel unlock close", lockkeeper.ErrLost, 1, nil},
+		{"lose noticed close unlock", lockkeeper.ErrLost, 1, nil},
+		{"lose close unlock", lockkeeper.ErrReleased, 0, nil}, // which finds no loss
+		{"outage cancel unlock", context.Canceled, 0, lockkeeper.ErrNotAcquired},
+		{"outage noticed unlock restore", lockkeeper.ErrLost, 1, nil},
+	} {
+		t.Run(c.steps, func(t *testing.T) {
+			bubble(t, func(t *world) {
+				losses := 0
+				k := t.s.Keeper(t, nil)
+				o := &gocronlock.Options{Logger: slog.New(slog.DiscardHandler), OnLost: func(string, error) { losses++ }}
+				ctx, cancel := context.WithCancel(t.Context())
+				lock := must(must(gocronlock.NewLocker(k, time.Hour, o)).Lock(ctx, "x"))
+				const answer = 50 * time.Millisecond
+				t.s.SlowAnswers(answer)
+				step := map[string]func(){
+					"cancel":  cancel,
+					"long":    func() { time.Sleep(2 * time.Hour) },
+					"lose":    func() { t.s.LoseLease(t, "gocron:x") },
+					"noticed": func() { time.Sleep(time.Minute) },
+					"outage":  t.s.Unreachable,
+					"restore": t.s.Restore,
+					"close":   func() { _ = k.Close() },
+					"unlock": func() {
+						start := time.Now()
+						t.requireError(lock.Unlock(ctx), c.unlock)
+						if d := time.Since(start); d > time.Second || c.unlock == nil && d < answer {
+							t.Errorf("Unlock took %v", d)
+						}
+					},
+				}
+				for _, name := range strings.Fields(c.steps) {
+					step[name]()
+				}
+				t.s.Restore()
+				next, err := t.locker(time.Hour, nil).Lock(t.Context(), "x")
+				t.requireError(err, c.next)
+				if err == nil {
+					t.requireError(next.Unlock(t.Context()), nil)
+				}
+				if losses != c.losses {
+					t.Errorf("%d losses were reported", losses)
+				}
+				time.Sleep(time.Minute) // until what the outage has left has expired
+			})
+		})
+	}
+}
+
+// TestEndsWhileLeaderIsAsked: this happens while Redis has not answered yet.
+func TestEndsWhileLeaderIsAsked(t *testing.T) {
+	const later = 100 * time.Millisecond
+	for what, c := range map[string]struct {
+		do     func(k *lockkeeper.Keeper, e *gocronlock.Elector, cancel func())
+		errors []error
+		within time.Duration
+	}{
+		"nothing":      {func(*lockkeeper.Keeper, *gocronlock.Elector, func()) {}, []error{gocronlock.ErrNotLeader}, time.Second},
+		"close":        {func(_ *lockkeeper.Keeper, e *gocronlock.Elector, _ func()) { e.Close() }, []error{gocronlock.ErrNotLeader}, later},
+		"close keeper": {func(k *lockkeeper.Keeper, _ *gocronlock.Elector, _ func()) { _ = k.Close() }, []error{gocronlock.ErrNotLeader}, time.Second}, // after a pause
+		"cancel": {func(_ *lockkeeper.Keeper, _ *gocronlock.Elector, cancel func()) { cancel() },
+			[]error{gocronlock.ErrNotLeader, context.Canceled}, later},
+	} {
+		t.Run(what, func(t *testing.T) {
+			bubble(t, func(t *world) {
+				t.s.Unreachable()
+				k := t.s.Keeper(t, nil)
+				e := must(gocronlock.NewElector(must(mutex.New(k, "scheduler", nil)), &gocronlock.ElectorOptions{Logger: slog.New(slog.DiscardHandler)}))
+				defer e.Close()
+				ctx, cancel := context.WithCancel(t.Context())
+				start := time.Now()
+				time.AfterFunc(later, func() { c.do(k, e, cancel) })
+				err := e.IsLeader(ctx)
+				for _, want := range c.errors {
+					t.requireError(err, want)
+				}
+				if d := time.Since(start); d > c.within {
+					t.Errorf("it took %v", d)
+				}
+				t.s.Restore()
+			})
+		})
+	}
 }
 
 func TestElectorRunsJobsOnOneScheduler(t *testing.T) {
@@ -240,7 +323,7 @@ func TestInvalidOptionsAreRefused(t *testing.T) {
 		"period":  locker(0, 0),
 		"TTL":     locker(time.Hour, time.Millisecond),
 		"shorter": locker(time.Second, time.Minute),
-		"Retain":  elector(must(mutex.New(k, "kept", &mutex.Options{Retain: true}))),
+		"Linger":  elector(must(mutex.New(k, "kept", &mutex.Options{Linger: time.Second}))),
 		"nil":     elector((*mutex.Mutex)(nil)),
 		"locker":  elector(nil),
 	} {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/go-co-op/gocron/v2"
@@ -36,6 +37,8 @@ type Options struct {
 
 // Locker is a [gocron.Locker] for gocron.WithDistributedLocker and gocron.WithDistributedJobLocker. It is safe for concurrent use.
 type Locker struct {
+	_ [0]sync.Mutex // so that go vet reports copies
+
 	k       *lockkeeper.Keeper
 	atLeast time.Duration
 	o       Options
@@ -65,7 +68,7 @@ func NewLocker(k *lockkeeper.Keeper, atLeast time.Duration, opts *Options) (*Loc
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	l := &Locker{k, atLeast, o}
+	l := &Locker{k: k, atLeast: atLeast, o: o}
 	if _, err := l.once("x"); err != nil { // checks the options
 		return nil, err
 	}

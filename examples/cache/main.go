@@ -1,5 +1,5 @@
-// Command cache compares four ways to read a cache that is rewritten now and then: without a lock, with a read-write lock, with
-// the same lock and its option Retain, and from a pointer in the process, with a mutex for the rebuild.
+// Command cache compares ways to read a cache that is rewritten now and then: without a lock, with a read-write lock whose option
+// Linger is 0, 1, 5 and 50 ms, and from a pointer in the process, with a mutex for the rebuild.
 //
 // What is cached has two parts that belong together, under two keys in Redis. A writer rewrites one after the other. Several
 // processes read both: here each is a keeper with a client of its own. A read is mixed if its parts are of two versions, and stale
@@ -7,7 +7,7 @@
 //
 // With the read-write lock each process keeps a copy of what it has read, with the fence of its lease. While a later read has the same
 // fence, it has the same lease, so nobody has written since, and it needs no command to know that the copy is the current version.
-// Only with Retain do reads share a lease. Nothing else differs between the two.
+// With Linger more reads share a lease, and a writer waits for at most as much longer.
 //
 // The two keys are an example of data that no single command can rewrite: files, several servers, more keys than one would like to
 // send at once. For two small keys on one server MSET and MGET would do. The pointer's value is one key.
@@ -31,8 +31,8 @@ import (
 
 func main() {
 	url := flag.String("redis", "", "URL of a Redis server, as redis://127.0.0.1:6379; default: an embedded one")
-	w := workload{processes: 4, readers: 4, pause: time.Millisecond, rewrite: 500 * time.Millisecond}
-	flag.DurationVar(&w.length, "for", 1500*time.Millisecond, "how long to run each of the four")
+	w := workload{processes: 4, readers: 4, pause: time.Millisecond, rewrite: 200 * time.Millisecond}
+	flag.DurationVar(&w.length, "for", 1500*time.Millisecond, "how long to run each of them")
 	flag.Parse()
 	if err := run(*url, w); err != nil {
 		fmt.Fprintln(os.Stderr, "cache:", err)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -33,18 +34,18 @@ func TestClaims(t *testing.T) {
 	if results["no lock"].mixed == 0 {
 		t.Error("no lock: no mixed reads; the lock would have nothing to prevent")
 	}
-	lock, retain, pointer := results["rwlock"], results["with Retain"], results["pointer"]
-	if most := lock.commandsPer1000() / 10; retain.commandsPer1000() > most {
-		t.Errorf("with Retain: %.0f commands for 1,000 reads, at most %.0f expected", retain.commandsPer1000(), most)
+	lock, shared, pointer := results["Linger 0"], results["Linger 50ms"], results["pointer"]
+	if most := lock.commandsPer1000() / 10; shared.commandsPer1000() > most {
+		t.Errorf("with Linger: %.0f commands for 1,000 reads, at most %.0f expected", shared.commandsPer1000(), most)
 	}
-	if pointer.commandsPer1000() > retain.commandsPer1000() {
+	if pointer.commandsPer1000() > shared.commandsPer1000() {
 		t.Errorf("pointer: %.0f commands for 1,000 reads", pointer.commandsPer1000())
 	}
 	if pointer.mixed > 0 || pointer.stale == 0 || pointer.oldest > w.rewrite/10 {
 		t.Errorf("pointer: %d mixed and %d stale reads, the oldest by %v", pointer.mixed, pointer.stale, pointer.oldest)
 	}
-	if len(lock.waits) == 0 || len(retain.waits) == 0 {
-		t.Errorf("waits: %v, %v", lock.waits, retain.waits)
+	if len(lock.waits) == 0 || len(shared.waits) == 0 || slices.Max(shared.waits) > slices.Max(lock.waits)+60*time.Millisecond {
+		t.Errorf("waits: %v, with Linger %v", lock.waits, shared.waits)
 	}
 }
 

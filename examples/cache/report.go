@@ -17,7 +17,7 @@ func print(out io.Writer, all []*result) {
 	row := func(label string, cell func(*result) string) {
 		fmt.Fprintf(out, "%-25s", label)
 		for _, r := range all {
-			fmt.Fprintf(out, "%13s", cell(r))
+			fmt.Fprintf(out, "%12s", cell(r))
 		}
 		fmt.Fprintln(out)
 	}
@@ -52,10 +52,9 @@ func print(out io.Writer, all []*result) {
 	fmt.Fprint(out, `
 Commands include those of the writer; a script counts as one. A stale read
 returned an older version than the last one that was written before it began.
-The wait is from the request for the write lock to its grant. After a write the
-processes use the lock without Retain for about 20 ms: most commands of that
-column are from then. With Retain a process that is frozen can delay a writer
-by up to 5 s. The pointer's reads take no lock: some are stale by design.
+The wait is from the request for the write lock to its grant. It is at most
+Linger longer than without it. The pointer's reads take no lock: some are stale
+by design.
 `)
 }
 

@@ -37,8 +37,10 @@ type write func(ctx context.Context) error
 
 var ways = []way{
 	{"no lock", withoutLock},
-	{"rwlock", withLock(nil)},
-	{"with Retain", withLock(&rwlock.Options{Retain: true})},
+	{"Linger 0", withLock(0)},
+	{"Linger 1ms", withLock(time.Millisecond)},
+	{"Linger 5ms", withLock(5 * time.Millisecond)},
+	{"Linger 50ms", withLock(50 * time.Millisecond)},
 	{"pointer", withPointer},
 }
 
@@ -86,27 +88,27 @@ func withoutLock(_ context.Context, s *setup) (write, error) {
 	}, nil
 }
 
-// withLock reads under a read lock and writes under a write lock.
-func withLock(o *rwlock.Options) func(context.Context, *setup) (write, error) {
+// withLock reads under a read lock with this Linger and writes under a write lock.
+func withLock(linger time.Duration) func(context.Context, *setup) (write, error) {
 	return func(_ context.Context, s *setup) (write, error) {
-		open := func(o *rwlock.Options) (*redis.Client, *rwlock.Lock, error) {
+		open := func() (*redis.Client, *rwlock.Lock, error) {
 			rdb := s.client()
 			k, err := s.keeper(rdb)
 			if err != nil {
 				return nil, nil, err
 			}
-			l, err := rwlock.New(k, lockName, o)
+			l, err := rwlock.New(k, lockName, &rwlock.Options{Linger: linger})
 			return rdb, l, err
 		}
 		s.newProcess = func(context.Context) (read, error) {
-			rdb, l, err := open(o)
+			rdb, l, err := open()
 			if err != nil {
 				return nil, err
 			}
 			p := &process{rdb: rdb, lock: l}
 			return p.read, nil
 		}
-		rdb, l, err := open(nil)
+		rdb, l, err := open()
 		return func(ctx context.Context) error {
 			// It asks the source before it locks, so that readers go on while the source takes its time. With more than one writer
 			// the question belongs under the lock, or the older of two answers may be written last.

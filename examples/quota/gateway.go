@@ -16,7 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/ratelimit/httplimit"
 )
 
-// A gateway answers most requests of its busiest clients with 429. With Retain its processes decide that by themselves.
+// A gateway answers most requests of its busiest clients with 429. With Ahead its processes decide that by themselves.
 const (
 	perClient = 1000 // requests of a client that are served in any window, by all processes of the gateway
 	clients   = 3
@@ -64,7 +64,7 @@ func serve(url, length string) error {
 	}
 	defer end()
 	key := func(r *http.Request) string { return r.Header.Get("Client") }
-	limiter, err := httplimit.PerKey(k, "example:gateway", perClient, window, key, &ratelimit.Options{Retain: true})
+	limiter, err := httplimit.PerKey(k, "example:gateway", perClient, window, key, &ratelimit.Options{Ahead: true})
 	if err != nil {
 		return err
 	}

@@ -158,7 +158,7 @@ func Example_price() {
 }
 
 func Example_catalog() {
-	lock, err := rwlock.New(k, "catalog", &rwlock.Options{Retain: true})
+	lock, err := rwlock.New(k, "catalog", &rwlock.Options{Linger: time.Second})
 	if err != nil {
 		log.Fatal(err)
 	}

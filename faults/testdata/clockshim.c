@@ -24,9 +24,9 @@ __attribute__((constructor)) static void init(void) {
 int clock_gettime(clockid_t id, struct timespec *ts) {
 	int r = syscall(SYS_clock_gettime, id, ts);
 	if (!r && id == CLOCK_REALTIME && offset) {
-		long long ns = ts->tv_sec * 1000000000LL + ts->tv_nsec + *offset * 1000;
-		ts->tv_sec = ns / 1000000000;
-		ts->tv_nsec = ns % 1000000000;
+		long long us = ts->tv_sec * 1000000LL + ts->tv_nsec / 1000 + *offset;
+		ts->tv_sec = us / 1000000;
+		ts->tv_nsec = us % 1000000 * 1000 + ts->tv_nsec % 1000;
 	}
 	return r;
 }

@@ -73,7 +73,8 @@ type tab struct {
 	allowed string   // an error that the test expects
 }
 
-// newTab opens a tab of a size. At the end of the test it fails if there was an error on the console.
+// newTab opens a tab of a size. At the end of the test it fails if there was an error on the console; so it is opened after the site,
+// which is closed after it.
 func newTab(t *testing.T, width, height int64) *tab {
 	t.Helper()
 	if browser == nil {

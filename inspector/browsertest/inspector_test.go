@@ -106,8 +106,8 @@ func (s *site) wait(k *lockkeeper.Keeper, name string) <-chan error {
 
 // A lock appears in the list, changes hands on its page, and disappears, without a reload.
 func TestPageFollowsLock(t *testing.T) {
-	p := newTab(t, 1000, 800)
 	s := newSite(t, nil)
+	p := newTab(t, 1000, 800)
 	p.open(s.url)
 	p.waitFor("No lock is held")
 	alice := s.lock(s.keeper("alice"), "orders:42")
@@ -124,8 +124,8 @@ func TestPageFollowsLock(t *testing.T) {
 }
 
 func TestBreak(t *testing.T) {
-	p := newTab(t, 1000, 800)
 	s := newSite(t, &inspector.Options{AllowBreak: func(*http.Request) (string, error) { return "ann", nil }})
+	p := newTab(t, 1000, 800)
 	alice := s.keeper("alice")
 	lease := s.lock(alice, "x")
 	s.lock(s.keeper("carol"), "y")
@@ -151,8 +151,8 @@ func TestBreak(t *testing.T) {
 }
 
 func TestKeyboard(t *testing.T) {
-	p := newTab(t, 1000, 800)
 	s := newSite(t, nil)
+	p := newTab(t, 1000, 800)
 	k := s.keeper("alice")
 	for _, name := range []string{"invoices", "orders:1", "orders:2"} {
 		s.lock(k, name)
@@ -208,8 +208,8 @@ var oddNames = []string{
 
 // Pages are usable at the width of a phone, whatever the names are, and their links lead to the right name.
 func TestOddNamesOnNarrowScreen(t *testing.T) {
-	p := newTab(t, 360, 740)
 	s := newSite(t, &inspector.Options{AllowBreak: func(*http.Request) (string, error) { return "ann", nil }})
+	p := newTab(t, 360, 740)
 	k := s.keeper("alice, who has a long name too: " + strings.Repeat("x", 100))
 	for _, name := range oddNames {
 		s.lock(k, name)
@@ -240,9 +240,9 @@ func (p *tab) fits() {
 
 // A page recovers by itself when connections break, and when Redis fails.
 func TestRecovers(t *testing.T) {
-	p := newTab(t, 1000, 800)
 	s := &site{T: t, locks: lockkeepertest.New(t)}
 	s.serve(s.keeper("inspector"), nil)
+	p := newTab(t, 1000, 800)
 	s.lock(s.keeper("alice"), "before")
 	p.open(s.url)
 	p.waitFor("before")

@@ -5,10 +5,11 @@
 package access
 
 import (
+	"github.com/lockkeeper/lockkeeper/internal/ahead"
 	"github.com/lockkeeper/lockkeeper/internal/keeper"
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
-	"github.com/lockkeeper/lockkeeper/internal/retainer"
 	"github.com/lockkeeper/lockkeeper/internal/server"
+	"github.com/lockkeeper/lockkeeper/internal/share"
 	"github.com/lockkeeper/lockkeeper/internal/views"
 )
 
@@ -18,8 +19,10 @@ var (
 	KeeperOf func(keeper any) *keeper.Keeper
 	// ServerOf returns the server of a *lockkeeper.Keeper, or nil if that is nil.
 	ServerOf func(keeper any) *server.Server
-	// RetainedBy returns what a *lockkeeper.Keeper remembers of the names that it grants inside the process, or nil if that is nil.
-	RetainedBy func(keeper any) *retainer.Names
+	// SharedBy returns the names whose leases the callers of a *lockkeeper.Keeper share, or nil if that is nil.
+	SharedBy func(keeper any) *share.Names
+	// AheadBy returns what a *lockkeeper.Keeper remembers of the rate limits of which it takes permits ahead, or nil if that is nil.
+	AheadBy func(keeper any) *ahead.Names
 	// HandleOf returns what a *lockkeeper.Lease wraps, or nil if that is nil.
 	HandleOf func(lease any) lifecycle.Handle
 

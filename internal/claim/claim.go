@@ -25,10 +25,9 @@ type Mode uint8
 
 // The modes.
 const (
-	Try      Mode = iota // refused; sent MaxTries times at most
-	TryFirst             // refused, but of a caller who waits; sent for as long as the retry policy allows
-	Wait                 // queued; sent for as long as the retry policy allows
-	Part                 // of a majority: goes on after a refusal, until its owner ends it; sent twice at most each time
+	Try  Mode = iota // refused; sent MaxTries times at most
+	Wait             // queued; sent for as long as the retry policy allows
+	Part             // of a majority: goes on after a refusal, until its owner ends it; sent twice at most each time
 )
 
 // MaxTries bounds how often a request that does not wait is sent, if its replies fail or come too late.
@@ -170,16 +169,8 @@ func (c Claim) LongestTTL() int64 { return c.longest }
 // Place returns the place of the request in the server's queue; 0: it was not queued.
 func (c Claim) Place() int64 { return c.place }
 
-// WasQueued reports whether the lease was granted by way of the queue, as far as is known: a message may have overtaken the reply.
-func (c Claim) WasQueued() bool { return c.place != 0 || c.early > 0 }
-
 // Asked returns when the last call was sent that was answered with "waiting"; before that, when the first call was sent.
 func (c Claim) Asked() Instant { return c.asked }
-
-// RenewalDue reports whether the timer is to renew the lease.
-func (c *Claim) RenewalDue(now Instant) bool {
-	return c.Active() && c.renewAt > 0 && now >= c.renewAt && now < c.deadline
-}
 
 // CameLate reports whether the request was granted a lease of which nothing was left.
 func (c Claim) CameLate() bool { return c.late }

@@ -86,7 +86,7 @@ var stateNames = [states]string{"Asking", "Waiting", "Permitted", "Held", "Uncon
 var kindNames = [kinds]string{
 	"Called", "Cancelled", "Closed", "Broken", "NotBroken", "Timer", "CopySent", "CopyEnded", "Replied", "AskFailed", "Woken", "RetryAt",
 	"StillQueued", "Admitted", "Refused", "Rejoining", "GaveUp", "Renewed", "RenewFailed", "ExtendBegan", "Extended", "TTLSet",
-	"RenewalWanted", "ConversionBegan", "ConversionLeft", "ConversionEnded", "Replaced", "Continued", "Failed", "Released", "ReleaseReplied",
+	"ConversionBegan", "ConversionLeft", "ConversionEnded", "Replaced", "Continued", "Failed", "Released", "ReleaseReplied",
 	"ReleaseFailed", "Checked", "Forgotten",
 }
 

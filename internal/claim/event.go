@@ -12,11 +12,11 @@ const (
 	Closed                // the keeper is closed
 	Broken                // somebody has ended the request or the lease, for a reason that the driver knows
 	NotBroken             // nobody has, as far as the server knows; the answer to AskBreaker
-	Timer                 // the time that Effects.Timer asked for has come; Unused
+	Timer                 // the time that Effects.Timer asked for has come
 
 	CopySent    // a call that names the token is about to be sent, besides those that effects ask for
 	CopyEnded   // such a call has ended; Outcome
-	Replied     // acquire has replied; Sent, Code, Short, More, Fence, Clock, Place, Exhausted
+	Replied     // acquire has replied; Sent, Code, Fast, More, Fence, Clock, Place, Exhausted
 	AskFailed   // it has not; Outcome, Retryable, Exhausted
 	Woken       // a message says that the request was granted the lease; Fence
 	RetryAt     // a message asks for a heartbeat; At
@@ -31,7 +31,6 @@ const (
 	ExtendBegan     // Extend is about to be sent; TTL
 	Extended        // it has ended; Sent, TTL, Code, Outcome
 	TTLSet          // renewals are to ask for another ttl, at once; TTL
-	RenewalWanted   // a renewal is to leave now
 	ConversionBegan // the lease is about to be replaced by another one, also after an earlier request to do so is known to have had no effect
 	ConversionLeft  // the request was given up, and whether it was replaced is being found out
 	ConversionEnded // it was not replaced
@@ -40,7 +39,7 @@ const (
 	Failed          // the lease does not count any more, for a reason that the driver knows
 
 	Released       // the holder releases the lease, or nobody has used it; Unused, Until
-	ReleaseReplied // a release, or complete, was answered; Code, Short, QueueEmpty, OriginOver
+	ReleaseReplied // a release, or complete, was answered; Code, Fast, QueueEmpty, OriginOver
 	ReleaseFailed  // it was not, nor the renewal of a check; Outcome, Retryable, Pause, Last
 	Checked        // the renewal that a check sends was answered; Sent, Code, Fence
 	Forgotten      // the process no longer cares for the token, and leaves at the server what is there
@@ -75,7 +74,7 @@ type Event struct {
 	Retryable  bool // the same call may succeed later
 	Exhausted  bool // the retry policy repeats no more
 	Withdrawn  bool // the call under way was withdrawn: it will not be sent
-	Unused     bool // nobody has used the lease; of a timer: nobody has used it lately, so it is given back in place of a renewal
+	Unused     bool // nobody has used the lease
 	Metadata   bool // the renewal included the metadata
 	Lasting    bool // the error says that the lease is gone: its key has another type
 	QueueEmpty bool // nobody waits
@@ -105,8 +104,6 @@ type Effects struct {
 	AskBreaker  bool    // ask the server who has broken what the token had
 	Deliver     bool    // the request has ended: unblock its caller
 	Refusal     Reason  // of a part: why this attempt brought nothing; the request goes on
-	StopSharing bool    // admit nobody any more by the lease
-	GiveBack    bool    // give the retained lease back
 	RenewFor    int64   // send a renewal for so many ms; 0: none
 	Metadata    bool    // it includes the metadata
 	Notify      bool    // of ExtendBegan: the head of the queue is to be told of the new end

@@ -49,7 +49,7 @@ func (c *Claim) held(r *Rules, now Instant, e *Event, out *Effects) {
 	}
 	switch e.Kind {
 	case Timer:
-		c.timer(r, now, e.Unused, out)
+		c.timer(r, now, out)
 	case Renewed:
 		c.renewed(r, now, e, out)
 	case RenewFailed:
@@ -61,11 +61,6 @@ func (c *Claim) held(r *Rules, now Instant, e *Event, out *Effects) {
 	case TTLSet:
 		c.ttl, c.longest, c.renewAt, c.metadataAt = e.TTL, max(c.longest, e.TTL), now, now.Add(-r.MetadataTTL) // to note a ttl longer than the token's
 		c.arm(out)
-	case RenewalWanted:
-		if !r.NoRenewal {
-			c.renewAt = now
-			c.arm(out)
-		}
 	case Refused:
 		c.refuse(now, out)
 	case Broken:
@@ -149,14 +144,9 @@ func (c *Claim) expiry(r *Rules, now Instant) Reason {
 }
 
 // timer renews the lease, if that is due.
-func (c *Claim) timer(r *Rules, now Instant, unused bool, out *Effects) {
+func (c *Claim) timer(r *Rules, now Instant, out *Effects) {
 	defer c.arm(out)
 	if c.renewAt == 0 || now < c.renewAt {
-		return
-	}
-	if unused {
-		c.renewAt = now.Add(Duration(c.ttl) / 3) // unless it is given back by then
-		out.GiveBack = true
 		return
 	}
 	c.renewAt = 0
@@ -194,7 +184,11 @@ func (c *Claim) renewed(r *Rules, now Instant, e *Event, out *Effects) {
 	switch {
 	case c.refused: // an earlier one was refused, and the server is asked why
 	case e.Code == Granted:
-		c.deadline = max(c.deadline, leaseUntil(e.Sent, c.guaranteed(e.Sent, e.TTL)))
+		until := leaseUntil(e.Sent, c.guaranteed(e.Sent, e.TTL))
+		if r.MaxLifetime > 0 { // the renewal may have waited before it was sent
+			until = min(until, c.since.Add(r.MaxLifetime))
+		}
+		c.deadline = max(c.deadline, until)
 		c.confirm()
 		c.renewAt = 0
 		if e.Metadata {
@@ -240,7 +234,7 @@ func (c *Claim) refuse(now Instant, out *Effects) {
 	c.refused, c.renewAt = true, 0
 	c.deadline = min(c.deadline, now.Add(ReasonTimeout))
 	c.arm(out)
-	out.AskBreaker, out.StopSharing = true, true
+	out.AskBreaker = true
 }
 
 // extend limits the deadline to what an Extend to ms, which is about to be sent, will leave. The server may run it long before its answer

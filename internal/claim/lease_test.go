@@ -26,7 +26,7 @@ func TestConvertedLeaseIsReleasedAsAnyOther(t *testing.T) {
 }
 
 func TestRefusedLeaseEndsWithinReasonTimeout(t *testing.T) {
-	refused := step{3_200, Event{Kind: Renewed, Code: Denied, Sent: at(3_127), TTL: 10_000}, Held, "AskBreaker StopSharing Timer=3400"}
+	refused := step{3_200, Event{Kind: Renewed, Code: Denied, Sent: at(3_127), TTL: 10_000}, Held, "AskBreaker Timer=3400"}
 	check(t, "whatever later renewals and an Extend are answered", after(held(), due), []step{
 		{3_150, Event{Kind: ExtendBegan, TTL: 20_000}, Held, ""},
 		refused,
@@ -120,8 +120,7 @@ func TestLease(t *testing.T) {
 		{3_127, Event{Kind: Timer}, Held, "RenewFor=10000 Metadata Timer=5384"},
 		{3_200, Event{Kind: Renewed, Code: Granted, Sent: at(3_127), TTL: 10_000, Metadata: true}, Held, "Confirmed Timer=6389"},
 		timer(5_600, Held, "Timer=6389"),
-		{5_600, Event{Kind: RenewalWanted}, Held, "Timer=5600"},
-		timer(5_600, Held, "RenewFor=10000 Timer=8075"),
+		timer(6_390, Held, "RenewFor=10000 Metadata Timer=8601"),
 	})
 	check(t, "an unconfirmed lease is renewed in time", waiting(woken), []step{
 		{2_066, Event{Kind: Timer}, Unconfirmed, "RenewFor=10000 Timer=3373"},
@@ -129,18 +128,15 @@ func TestLease(t *testing.T) {
 	}, hasDeadline(2_066+9_898, 10_000))
 	check(t, "its key has another type", after(held(), due),
 		[]step{{3_130, Event{Kind: RenewFailed, Lasting: true}, Lost, "End StopTimer"}}, hasReason(ByDriver))
-	check(t, "nobody has used it", held(), []step{{3_127, Event{Kind: Timer, Unused: true}, Held, "GiveBack Timer=6460"}})
 	checkBy(t, func(r *Rules) { r.NoRenewal = true }, "its time is over, and it is not renewed",
 		New(Wait, false, false), []step{
 			called,
 			{1, granted.e, Held, "Deliver Timer=9898"},
-			{100, Event{Kind: RenewalWanted}, Held, ""},
 			timer(9_898, Lost, "End StopTimer"),
 		}, hasReason(ByFixedTTL))
 	checkBy(t, func(r *Rules) { r.MaxLifetime = 12 * time.Second }, "it has reached its maximum lifetime", held(), []step{
 		{3_127, Event{Kind: Timer}, Held, "RenewFor=8874 Timer=5384"},
 		{3_130, Event{Kind: Renewed, Code: Granted, Sent: at(3_127), TTL: 8_874}, Held, "Confirmed Timer=5943"},
-		{11_995, Event{Kind: RenewalWanted}, Held, "Timer=11910"},
 		timer(11_995, Lost, "End StopTimer"),
 	}, hasReason(ByLifetime))
 	check(t, "a part is to last for another time", held(), []step{
@@ -332,4 +328,25 @@ func hasTombstone(want bool) func(*testing.T, *Claim) {
 func adopted() Claim {
 	var out Effects
 	return Adopt(&rules, 7, at(0), at(1), &out)
+}
+
+// A renewal that failed is repeated after the pause of the retry policy, but not later than it would have been without that answer.
+func TestRenewalsWithPausesAtTheirBounds(t *testing.T) {
+	for _, c := range []struct {
+		pause time.Duration
+		next  string
+	}{{time.Millisecond, "Timer=3201"}, {time.Second, "Timer=4200"}, {time.Minute, "Timer=5384"}, {time.Hour, "Timer=5384"}} {
+		check(t, "after a pause of "+c.pause.String(), after(held(), due), []step{
+			{3_200, Event{Kind: RenewFailed, Pause: c.pause}, Held, c.next},
+		})
+	}
+}
+
+func TestMaxLifetimeBoundsLateRenewal(t *testing.T) {
+	r := &Rules{TTL: 10_000, ClaimTTL: 6_000, MaxLifetime: 12 * time.Second}
+	checkBy(t, func(r *Rules) { r.MaxLifetime = 12 * time.Second }, "the renewal was sent two seconds after it was decided",
+		afterBy(r, New(Wait, false, false), called, granted), []step{
+			{3_127, Event{Kind: Timer}, Held, "RenewFor=8874 Timer=5384"},
+			{5_200, Event{Kind: Renewed, Code: Granted, Sent: at(5_127), TTL: 8_874}, Held, "Confirmed Timer=7363"},
+		}, hasDeadline(12_001, 10_000))
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // purePackages decide and do nothing, so that tables can test them and the search in internal/testing/explore can run them.
-var purePackages = []string{"claim", "queue", "retain"}
+var purePackages = []string{"claim", "queue"}
 
 // pureImports are what they may import.
 var pureImports = []string{
@@ -26,13 +26,6 @@ var pureImports = []string{
 // impureTime are the names of package time that read the clock or wait for it.
 var impureTime = []string{
 	"After", "AfterFunc", "Local", "NewTicker", "NewTimer", "Now", "Since", "Sleep", "Tick", "Ticker", "Timer", "Until",
-}
-
-// pureExceptions are what else a file may use. The word that counts who is inside a retained lease is atomic, so that entering takes no
-// mutex, and entering looks at the clock, and now and then yields the processor; so are the permits of a block, and so does taking one.
-var pureExceptions = map[string][]string{
-	"retain/hold.go":  {"runtime", "sync/atomic", "time.Since"},
-	"retain/block.go": {"sync/atomic", "time.Since"},
 }
 
 func TestPurePackagesDoNothing(t *testing.T) {
@@ -57,11 +50,7 @@ func impurities(t *testing.T, name string, text []byte) (list []string) {
 	t.Helper()
 	files := token.NewFileSet()
 	file := must.Get(parser.ParseFile(files, name, text, parser.SkipObjectResolution))(t)
-	report := func(at ast.Node, what string) {
-		if !slices.Contains(pureExceptions[name], what) {
-			list = append(list, files.Position(at.Pos()).String()+": "+what)
-		}
-	}
+	report := func(at ast.Node, what string) { list = append(list, files.Position(at.Pos()).String()+": "+what) }
 	timeName := ""
 	for _, x := range file.Imports {
 		path := must.Get(strconv.Unquote(x.Path.Value))(t)

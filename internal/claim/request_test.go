@@ -25,7 +25,7 @@ func TestRequest(t *testing.T) {
 		{20_000, granted.e, Asking, "Ask"}, // too late
 		{20_001, inDoubt, Releasing, "Deliver Release StopTimer"},
 	}, hasReason(ByError), hasTombstone(true))
-	check(t, "a caller who waits asks for as long as the retry policy allows", New(TryFirst, false, false), []step{
+	check(t, "a caller who waits asks for as long as the retry policy allows", New(Wait, false, false), []step{
 		called,
 		{1, inDoubt, Asking, "Pause"},
 		{2, Event{Kind: Timer}, Asking, "Ask"},

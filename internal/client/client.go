@@ -9,6 +9,7 @@ package client
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"reflect"
 	"strconv"
@@ -94,6 +95,37 @@ var universal = reflect.TypeFor[redis.UniversalClient]()
 // IsCluster reports whether the client connects to a cluster, where a command must be sent to the node that has its key.
 func (c *Client) IsCluster() bool { return c.cluster != nil }
 
+// ErrClusterNode is the error of a client of a single server whose server is a node of a cluster: what it does not have is at another node,
+// to which this client does not go.
+var ErrClusterNode = errors.New("the server is a node of a Cluster; use a redis.ClusterClient")
+
+// Explain adds to an error reply what it means to the application's client.
+func (c *Client) Explain(err error) error {
+	switch {
+	case err == nil:
+	case c.cluster == nil && (redis.HasErrorPrefix(err, "MOVED ") || redis.HasErrorPrefix(err, "ASK ")):
+		return fmt.Errorf("%w: %w", ErrClusterNode, err)
+	case redis.HasErrorPrefix(err, "NOAUTH"), strings.Contains(err.Error(), "unauthenticated"):
+		// To a command with many arguments the server replies without NOAUTH.
+		return fmt.Errorf("the server wants a password (set one in the client's options): %w", err)
+	}
+	return err
+}
+
+// IsNode reports whether the server of a connection of a single server's client says that it is a node of a cluster. A server that does
+// not know HELLO, or does not permit it, does not say.
+func (c *Client) IsNode(ctx context.Context, conn *redis.Conn) (bool, error) {
+	if c.cluster != nil {
+		return false, nil
+	}
+	hello := redis.NewMapStringInterfaceCmd(ctx, "hello")
+	err := conn.Process(ctx, hello)
+	if reply := redis.Error(nil); errors.As(err, &reply) {
+		return false, nil
+	}
+	return hello.Val()["mode"] == "cluster", err
+}
+
 // Primary returns the cluster's node that has the key, and nil on a single server. It may do I/O.
 func (c *Client) Primary(ctx context.Context, key string) (*redis.Client, error) {
 	if c.cluster == nil {
@@ -178,19 +210,19 @@ func (c *Client) Own(ctx context.Context, dialed func(net.Conn), lost func()) (o
 	o.Dialer = func(of context.Context, network, addr string) (net.Conn, error) {
 		if again.Swap(true) {
 			lost()
-			return nil, &net.OpError{Op: "dial", Net: network, Err: errors.New("the connection was lost")}
+			return failed(&net.OpError{Op: "dial", Net: network, Err: errors.New("the connection was lost")}), nil
 		}
 		of, cancel := context.WithCancel(of)
 		defer cancel()
 		defer context.AfterFunc(ctx, cancel)()
 		conn, err := dial(of, network, addr)
-		if err == nil {
-			dialed(conn)
+		if err != nil {
+			return failed(err), nil
 		}
-		return conn, err
+		dialed(conn)
+		return conn, nil
 	}
-	// With a pool of 1, a dial that fails leaves a goroutine for a second.
-	o.PoolSize, o.PipelinePoolSize = 2, -1
+	o.PoolSize, o.PipelinePoolSize = 1, -1
 	o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = 0, 0, 0
 	o.DialerRetries, o.MaxRetries = 1, -1
 	o.ClientSideCacheConfig, o.ClientSideCache = nil, nil
@@ -203,6 +235,19 @@ func (c *Client) Own(ctx context.Context, dialed func(net.Conn), lost func()) (o
 	hooked.AddHook(sendBy{own})
 	return own, hooked
 }
+
+// failed returns a connection in place of the error of a dial, which go-redis would log, although the pool of the application can be used.
+func failed(err error) net.Conn {
+	conn, _ := net.Pipe()                          // for the methods that do nothing
+	return failedConn{conn, fmt.Errorf("%w", err)} // go-redis unwraps it once
+}
+
+type failedConn struct {
+	net.Conn
+	err error
+}
+
+func (c failedConn) Write([]byte) (int, error) { return 0, c.err }
 
 // asGiven returns what to set for a timeout that go-redis shows in a client's options: it understands 0 as the default.
 func asGiven(timeout time.Duration) time.Duration {

@@ -2,6 +2,8 @@ package client
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"net"
 	"strings"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
+	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 )
@@ -132,6 +135,36 @@ func TestPipelinesFollowSettings(t *testing.T) {
 	}
 }
 
+// TestOwnDialIsNotLogged checks that go-redis logs nothing when a connection cannot be made or is lost, and that the error says that the
+// command was not sent.
+func TestOwnDialIsNotLogged(t *testing.T) {
+	var log goRedisLog
+	redis.SetLogger(&log)
+	defer quiet.Redis()
+	rdb := redis.NewClient(&redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) {
+		return nil, &net.OpError{Op: "dial", Err: errors.New("refused")}
+	}})
+	lost := 0
+	own, hooked := must.Get(New(rdb))(t).Own(t.Context(), nil, func() { lost++ })
+	for n, want := range []string{"refused", "the connection was lost", "the connection was lost"} {
+		var dial *net.OpError
+		err := hooked.Ping(t.Context()).Err()
+		check.That(t, errors.As(err, &dial) && dial.Op == "dial" && dial.Err.Error() == want, "%T %[1]v, want that of a dial: %s", err, want)
+		check.That(t, lost == n, "lost %d times, want %d", lost, n)
+	}
+	must.Report(t, own.Close())
+	must.Report(t, rdb.Close())
+	check.That(t, len(log) == 0, "go-redis has logged %q", log)
+}
+
+// goRedisLog is what go-redis has logged.
+type goRedisLog []string
+
+// Printf implements the logger of go-redis.
+func (l *goRedisLog) Printf(_ context.Context, format string, args ...any) {
+	*l = append(*l, fmt.Sprintf(format, args...))
+}
+
 // TestOwnHasSettingsOfItsClient checks that a connection has the timeouts that its client was given, and shares nothing with that which is
 // registered or changed.
 func TestOwnHasSettingsOfItsClient(t *testing.T) {
@@ -148,5 +181,28 @@ func TestOwnHasSettingsOfItsClient(t *testing.T) {
 			"it shares what go-redis changes when it connects")
 		must.Report(t, own.Close())
 		must.Report(t, rdb.Close())
+	}
+}
+
+// replyError is an error reply, as go-redis returns it.
+type replyError string
+
+func (e replyError) Error() string { return string(e) }
+func (replyError) RedisError()     {}
+
+// TestExplain: a Cluster's client goes to the node that MOVED and ASK name, one of a single server does not.
+func TestExplain(t *testing.T) {
+	single, cluster := redis.NewClient(&redis.Options{}), redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}})
+	defer func() { _, _ = single.Close(), cluster.Close() }()
+	for text, want := range map[string]bool{"MOVED 1 a:1": true, "ASK 1 a:1": true, "TRYAGAIN x": false, "CLUSTERDOWN x": false} {
+		for rdb, want := range map[redis.UniversalClient]bool{single: want, cluster: false} {
+			c, err := New(rdb)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := c.Explain(replyError(text)); errors.Is(err, ErrClusterNode) != want || !strings.Contains(err.Error(), text) {
+				t.Errorf("%T: %v", rdb, err)
+			}
+		}
 	}
 }

@@ -24,7 +24,7 @@ func (l *Lock) Convert(ctx context.Context, from *lease.Lease, t Terms) (*lease.
 		return nil, l.Fail(server.ErrReleased)
 	}
 	if !from.Same(l.AtServer()) {
-		return nil, server.Invalid("the lease is of %s %q, of another keeper or another lock than %q; pass a lease of this lock", from.Kind(), from.Name(), l.spec.Name)
+		return nil, l.Invalid("the lease is of %s %q, of another keeper or another lock; pass a lease of this lock", from.Kind(), from.Name())
 	}
 	t.origin = from
 	h, err := l.acquire(ctx, t, true, (*Lock).convert)

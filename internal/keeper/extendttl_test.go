@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/lease"
+	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
@@ -76,12 +77,9 @@ func TestExtendAtTheDeadline(t *testing.T) {
 	inBubble(t, func(s *fixture) {
 		h := s.hold("x")
 		s.Timers.Stop()
-		err := h.ExtendIf(context.Background(), 2*ttl, func() error {
-			time.Sleep(time.Until(h.Deadline()))
-			s.net.ResetCount()
-			return nil
-		})
-		if !errors.Is(err, server.ErrLost) {
+		time.Sleep(time.Until(h.Deadline()))
+		s.net.ResetCount()
+		if err := h.Extend(context.Background(), 2*ttl); !errors.Is(err, server.ErrLost) {
 			s.Errorf("Extend: %v", err)
 		}
 		if n := s.net.Scripts(); n != 0 || s.mini.TTL("lock:x") > ttl {
@@ -283,7 +281,7 @@ func TestDoSaysTheLossOnce(t *testing.T) {
 	} {
 		subtest(t, name, func(s *fixture) {
 			h := s.hold("x", withoutRenewal)
-			err := h.Do(context.Background(), func(ctx context.Context, _ uint64) error {
+			err := lifecycle.Do(context.Background(), h, func(ctx context.Context, _ uint64) error {
 				time.Sleep(2 * ttl)
 				return c.returns(ctx)
 			})

@@ -34,7 +34,7 @@ func TestForgedGrants(t *testing.T) {
 		time.Sleep(1100 * time.Millisecond) // avoid the time of a heartbeat
 		synctest.Wait()
 		publish := func(serial string, fence int64) {
-			s.mini.Publish(l.Channel, serial+" "+strconv.FormatInt(fence, 10))
+			s.mini.Publish(l.Channel+s.Subscriber.ID(l.Channel), serial+" "+strconv.FormatInt(fence, 10))
 		}
 		none := func(what string) {
 			t.Helper()
@@ -86,7 +86,7 @@ func TestUpgradesAreCounted(t *testing.T) {
 		read := must.Get(l.Try(context.Background(), Terms{Flags: protocol.FlagRead}))(s)
 		last := int64(0)
 		for range 3 {
-			r := l.newRequest(context.Background(), Terms{Flags: protocol.FlagUpgrade, origin: read}, claim.TryFirst, nil)
+			r := l.newRequest(context.Background(), Terms{Flags: protocol.FlagUpgrade, origin: read}, claim.Wait, nil)
 			token, _ := protocol.ParseToken(r.Token())
 			if token.Number <= last {
 				t.Errorf("the number of an upgrade is %d, after %d", token.Number, last)
@@ -129,12 +129,12 @@ func TestIgnoredMessagesAreLoggedOnce(t *testing.T) {
 		l := s.lock("x")
 		s.must(s.Subscriber.Subscribe(context.Background(), l.Channel))
 		for range 1000 {
-			s.mini.Publish(l.Channel, "\x1b[2J\n"+strings.Repeat("x", 100_000))
+			s.mini.Publish(l.Channel+s.Subscriber.ID(l.Channel), "\x1b[2J\n"+strings.Repeat("x", 100_000))
 		}
 		synctest.Wait()
 		for i, text := range []string{"1 \x1b]0;title\x07", "\u202e1 1", "1 " + strings.Repeat("x", 60_000), "\x1b[2J\n" + strings.Repeat("x", 60_000) + " 1"} {
 			time.Sleep(time.Minute)
-			s.mini.Publish(l.Channel, text)
+			s.mini.Publish(l.Channel+s.Subscriber.ID(l.Channel), text)
 			synctest.Wait()
 			if len(log.list) != 2+i {
 				t.Fatalf("%d lines after %.20q: %.1000q", len(log.list), text, log.list)

@@ -7,8 +7,8 @@
 //   - TokenRequest (part.go) is a request for a part of a lease at several servers.
 //   - Limits (limits.go) are those of semaphores and rate limits; replicas.go waits until replicas have a grant.
 //
-// Below it are packages lease (what becomes of a token), wait (those who wait), views and server; above it retainer (what is granted inside a
-// process by one lease) and quorum (leases at several servers).
+// Below it are packages lease (what becomes of a token), wait (those who wait), views and server; above it share (a lease that callers of the
+// process pass on) and quorum (leases at several servers).
 //
 // Time: the server goes by its own clock, TIME. This process goes by the monotonic clock and counts a deadline from before
 // the request was sent that the server answered, so a holder never trusts a lease longer than the server grants it.
@@ -18,15 +18,18 @@ package keeper
 
 import (
 	"maps"
+	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/lockkeeper/lockkeeper/internal/lease"
+	"github.com/lockkeeper/lockkeeper/internal/lru"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/pubsub"
-	"github.com/lockkeeper/lockkeeper/internal/retain"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/views"
 	"github.com/lockkeeper/lockkeeper/internal/wait"
@@ -53,15 +56,16 @@ type Keeper struct {
 	queues    *wait.Queues
 	local     *wait.Local
 	cfg       Config
-	serials   protocol.Serials
 	upgrades  atomic.Uint64 // requests for them so far
 	longWaits views.LongWaits
+	dropped   runtime.Cleanup // of a keeper that nobody has closed
+	ending    chan struct{}   // an element for each wait whose end is handled now; see request.wait
 
 	mu           sync.Mutex // guards what follows; no command runs under it
 	closed       bool
 	onClose      map[CloseObserver]struct{}
-	replicas     map[string]int                      // the most that a primary was seen to have, by its address
-	fastBackoffs *retain.Names[*server.FastBackoffs] // by the lock's key
+	replicas     map[string]int                 // the most that a primary was seen to have, by its address
+	fastBackoffs *lru.Map[*server.FastBackoffs] // by the lock's key
 }
 
 // maxFastBackoffs is of how many names the process remembers with which script to begin: those of which it has made a lock last.
@@ -72,26 +76,39 @@ func New(cfg Config) *Keeper {
 	k := &Keeper{
 		cfg:          cfg,
 		longWaits:    views.LongWaits{Bound: cfg.LongWait},
+		ending:       make(chan struct{}, runtime.GOMAXPROCS(0)),
 		onClose:      map[CloseObserver]struct{}{},
 		replicas:     map[string]int{},
-		fastBackoffs: retain.NewNames[*server.FastBackoffs](maxFastBackoffs),
+		fastBackoffs: lru.New[*server.FastBackoffs](maxFastBackoffs),
 	}
 	k.Messages = wait.NewMessages(
 		func(serial string, b protocol.Breaker) { k.Broken(serial, b) },
 		func() { k.Report(lease.Event{Type: lease.WakeupLost}) })
-	s := server.New(cfg.Config, pubsub.Config{Received: k.Messages.Received, Subscribed: k.subscribed, Denied: k.denied})
+	s := server.New(cfg.Config, pubsub.Config{Received: k.Messages.Received, Subscribed: k.subscribed, Denied: k.denied, InUse: k.inUse})
 	k.Messages.Begin(s)
 	k.queues = wait.NewQueues(s, k.Messages)
 	k.local = wait.NewLocal(s, k.queues.HeartbeatIfStale)
 	k.Driver = lease.NewDriver(s, cfg.Observe, cfg.Broken, k.queues)
+	k.dropped = runtime.AddCleanup(k, (*client.Client).Closed, cfg.Client)
+	if cfg.Client.Opened() {
+		cfg.Log.Warn("lockkeeper: many keepers are open on one client, each with goroutines and connections; use one per process, and close it",
+			"keepers", client.Many)
+	}
 	return k
 }
 
 // subscribed handles the acknowledgement of a subscription. Messages may have been lost before it, so all waiters of the channel send a
-// heartbeat, and retained leases ask whether they were recalled.
-func (k *Keeper) subscribed(channel string) {
-	k.queues.HeartbeatsOf(channel)
-	k.Messages.Subscribed(channel)
+// heartbeat.
+func (k *Keeper) subscribed(channel string) { k.queues.HeartbeatsOf(channel) }
+
+// inUse returns the ids of the keeper, with the addresses, in the tokens of its requests and leases.
+func (k *Keeper) inUse() map[string]bool {
+	ids := map[string]bool{}
+	for _, token := range append(k.Messages.Tokens(), k.Tokens()...) {
+		id, _, _ := strings.Cut(token, ":")
+		ids[id] = true
+	}
+	return ids
 }
 
 // denied handles the refusal of a subscription. Its waiters say at once that they cannot receive messages, to keep their places.
@@ -107,6 +124,10 @@ func (k *Keeper) denied(channel string, err error) {
 // server answers.
 func (k *Keeper) Close() error {
 	first := k.BeginClose()
+	if first {
+		k.dropped.Stop()
+		k.cfg.Client.Closed()
+	}
 	k.mu.Lock()
 	k.closed = true
 	observers := slices.Collect(maps.Keys(k.onClose))

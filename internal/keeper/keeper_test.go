@@ -94,7 +94,7 @@ func TestEndedRequestKeepsNextOfSameToken(t *testing.T) {
 		first := l.NewTokenRequest(token, time.Time{}, nil, false)
 		next := l.NewTokenRequest(token, time.Time{}, nil, false)
 		registered := func() bool {
-			taken, _ := s.Messages.Register(token, &next.request, nil, "", false)
+			taken, _ := s.Messages.Register(token, &next.request, false)
 			return taken
 		}
 		first.Cancel(server.ErrReleased)
@@ -197,7 +197,7 @@ func TestFastBackoffIsOfName(t *testing.T) {
 			synctest.Wait()
 		}
 		h := s.hold("x", queued)
-		s.must(s.lock("x", queued).subscribe(context.Background(), &server.Health{}))
+		s.must(s.Subscriber.Subscribe(context.Background(), s.lock("x", queued).Channel))
 		wait()
 		s.net.ResetCount()
 		for range 10 {

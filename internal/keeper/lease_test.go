@@ -15,6 +15,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/lockkeeper/lockkeeper/internal/lease"
+	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
@@ -160,7 +161,7 @@ func TestLossVisibleImmediately(t *testing.T) {
 		"Release":            func(h *lease.Lease, _ context.Context) bool { return lost(h.Release(background)) },
 		"Release, its ctx":   func(h *lease.Lease, ctx context.Context) bool { return lost(h.Release(ctx)) },
 		"Do's after working": func(h *lease.Lease, _ context.Context) bool {
-			return lost(h.Do(background, func(context.Context, uint64) error { return nil }))
+			return lost(lifecycle.Do(background, h, func(context.Context, uint64) error { return nil }))
 		},
 	} {
 		subtest(t, what, func(s *fixture) {

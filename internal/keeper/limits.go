@@ -148,7 +148,7 @@ func (l *Lock) Resume(ctx context.Context) error {
 // setLimit sets the limit and the pause, as limit.lua has them, unless they are 0.
 func (l *Lock) setLimit(ctx context.Context, limit int, pause int64) (protocol.LimitReply, error) {
 	for {
-		if err := ctx.Err(); err != nil {
+		if err := server.ContextError(ctx); err != nil {
 			return protocol.LimitReply{}, l.Fail(err)
 		}
 		if !l.k.BeginWork(false) {

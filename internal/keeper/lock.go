@@ -2,10 +2,12 @@ package keeper
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/lease"
+	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/views"
@@ -41,8 +43,8 @@ type Terms struct {
 	Number int    // a count of permits, or a writer's streak; 0: none
 	Direct bool   // of a conversion to a weaker lease, which never waits
 
-	Sharing     lease.Sharing      // what is to be granted inside by the lease, if the process retains it; nil: nothing
-	Observer    lease.Observer     // else what is told of the lease; nil: nothing
+	Observer    lease.Observer     // what is told of the lease; nil: nothing
+	Queued      func()             // called when the server has queued the request; nil: nothing
 	Observation *lease.Observation // the call, for the observer, which has been told of its start; nil: it is told by Acquire, Try and Convert
 	Health      *server.Health     // of the server, if the caller has its turn in the local queue already; nil: not
 	Since       time.Time          // when the caller came; zero: now
@@ -54,6 +56,14 @@ type Terms struct {
 
 // Lock returns the lock of a spec. The error is ErrInvalid.
 func (k *Keeper) Lock(spec Spec) (*Lock, error) {
+	l, err := k.newLock(spec)
+	if err != nil {
+		return nil, server.OfLock(spec.Scripts.Kind, spec.Name, err)
+	}
+	return l, nil
+}
+
+func (k *Keeper) newLock(spec Spec) (*Lock, error) {
 	if k == nil {
 		return nil, server.Invalid("the keeper is nil")
 	}
@@ -106,11 +116,11 @@ func (l *Lock) newToken(flags string, number int64, note string) (token, serial 
 	if l.spec.Limits != nil {
 		flags = l.spec.Limits.flags() + flags
 	}
-	drawn := l.k.serials.Next()
+	drawn, keeper := protocol.NewSerial(), l.k.Subscriber.ID(l.Channel)
 	token = protocol.Token{
-		Keeper: l.k.ID(), Serial: string(drawn[:]), Note: note, TTL: l.TTL, ClaimTTL: l.ClaimTTL, Flags: flags, Number: number,
+		Keeper: keeper, Serial: string(drawn[:]), Note: note, TTL: l.TTL, ClaimTTL: l.ClaimTTL, Flags: flags, Number: number,
 	}.String()
-	start := len(l.k.ID()) + len(":")
+	start := len(keeper) + len(":")
 	return token, token[start : start+len(drawn)]
 }
 
@@ -120,7 +130,7 @@ func (l *Lock) newToken(flags string, number int64, note string) (token, serial 
 //	acquire                                the events AcquireStart and AcquireDone
 //	Request                                the acknowledgement of replicas
 //	acquireInTurn                          the turn of the caller among those of this process
-//	acquireSubscribed                      the subscription to wake-ups, before the first wait
+//	ask                                    the request
 //	request.run                            the wait until the request has ended; its claim decides (package claim)
 
 // Acquire waits for a lease until ctx ends. Package lockkeeper documents the errors.
@@ -131,6 +141,18 @@ func (l *Lock) Acquire(ctx context.Context, t Terms) (*lease.Lease, error) {
 // Try asks for a lease and never waits for another holder.
 func (l *Lock) Try(ctx context.Context, t Terms) (*lease.Lease, error) {
 	return l.acquire(ctx, t, false, (*Lock).Request)
+}
+
+// Do calls fn while holding a lease, for which it waits as Acquire does.
+func (l *Lock) Do(ctx context.Context, t Terms, fn func(ctx context.Context, fence uint64) error) error {
+	if fn == nil {
+		return l.Invalid("fn is nil")
+	}
+	h, err := l.Acquire(ctx, t)
+	if err != nil {
+		return err
+	}
+	return lifecycle.Do(ctx, h, fn)
 }
 
 // acquire makes one acquisition, by Request or convert, and reports its events. If there is no error, the request was granted.
@@ -168,17 +190,15 @@ func (l *Lock) WatchWait(holders func(ctx context.Context, most int) ([]views.Ho
 
 // Request acquires without events, and waits until replicas have the grant if the keeper requires it.
 func (l *Lock) Request(ctx context.Context, t Terms, wait bool) (*lease.Lease, error) {
-	if err := ctx.Err(); err != nil {
+	if err := server.ContextError(ctx); err != nil {
 		return nil, l.Fail(err) // the server was not asked, so nothing else is known
 	}
 	if l.k.Closing().Err() != nil {
 		return nil, l.Fail(server.ErrClosed)
 	}
-	if t.Sharing == nil { // else the lease is of the process, not of the call
-		var err error
-		if t.note, err = NoteOf(ctx); err != nil {
-			return nil, l.Fail(err)
-		}
+	var err error
+	if t.note, err = NoteOf(ctx); err != nil {
+		return nil, l.Fail(err)
 	}
 	h, err := l.acquireInTurn(ctx, t, wait)
 	if err == nil {
@@ -194,7 +214,7 @@ func (l *Lock) Request(ctx context.Context, t Terms, wait bool) (*lease.Lease, e
 // acquireInTurn acquires when no other goroutine of this process that waits for the name is ahead, if the lock has a local queue.
 func (l *Lock) acquireInTurn(ctx context.Context, t Terms, wait bool) (*lease.Lease, error) {
 	if !wait || !l.spec.LocalQueue || t.Health != nil {
-		return l.acquireSubscribed(ctx, t, wait, t.Health)
+		return l.ask(ctx, t, wait, t.Health)
 	}
 	t.Since = time.Now()
 	health, err := l.k.local.Wait(ctx, l.KeyOf(server.QueueKey), l.k.MaxAge(), t.Since)
@@ -202,7 +222,7 @@ func (l *Lock) acquireInTurn(ctx context.Context, t Terms, wait bool) (*lease.Le
 		return nil, l.Fail(err)
 	}
 	defer l.k.local.Leave(l.KeyOf(server.QueueKey))
-	return l.acquireSubscribed(ctx, t, wait, health)
+	return l.ask(ctx, t, wait, health)
 }
 
 // Adopt makes a lease from a token that was granted to another process, or to this one before a restart, and extends it to
@@ -210,7 +230,7 @@ func (l *Lock) acquireInTurn(ctx context.Context, t Terms, wait bool) (*lease.Le
 // to that process, possibly extended.
 func (l *Lock) Adopt(ctx context.Context, token string) (*lease.Lease, error) {
 	if token == "" {
-		return nil, server.Invalid("the token is empty")
+		return nil, l.Invalid("the token is empty")
 	}
 	return l.AdoptAs(ctx, token, nil)
 }
@@ -236,7 +256,7 @@ func (l *Lock) AdoptAs(ctx context.Context, token string, observer lease.Observe
 		c := claim.Adopt(&l.Rules, r.Fence, l.k.Instant(r.Sent), now, &out)
 		if now >= c.Deadline() { // too late, as a grant may be
 			if ctx.Err() != nil || l.k.Config.Retry.Exhausted(began, time.Now()) {
-				return nil, l.Fail(ErrTooLate, ctx.Err())
+				return nil, l.Fail(ErrTooLate, server.ContextError(ctx))
 			}
 			continue
 		}
@@ -252,9 +272,18 @@ func (l *Lock) AdoptAs(ctx context.Context, token string, observer lease.Observe
 // Forget deletes a record that Holders has returned. It blocks until the server has answered, until ctx ends, or until the
 // retry policy gives up.
 func (l *Lock) Forget(ctx context.Context, record string) error {
-	call, _, err := l.k.RoundTrip(ctx, 0, func(p *server.Pending) {
-		l.SetRelease(&p.Call, record, 0, server.UsedLease, l.Yield)
+	return l.change(ctx, func(p *server.Pending) { l.SetRelease(&p.Call, record, 0, server.UsedLease, l.Yield) })
+}
+
+// Keep makes a record that has no expiry last for d from now on. It blocks like Forget.
+func (l *Lock) Keep(ctx context.Context, record string, d time.Duration) error {
+	return l.change(ctx, func(p *server.Pending) {
+		l.SetCompletion(&p.Call, strings.TrimPrefix(record, protocol.RecordMark), server.Millis(d))
 	})
+}
+
+func (l *Lock) change(ctx context.Context, set func(*server.Pending)) error {
+	call, _, err := l.k.RoundTrip(ctx, 0, set)
 	if err == nil {
 		_, err = server.Decode(call, protocol.ParseReleaseReply)
 	}

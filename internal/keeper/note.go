@@ -18,7 +18,7 @@ func WithNote(ctx context.Context, note string) context.Context {
 func NoteOf(ctx context.Context) (string, error) {
 	note, _ := ctx.Value(noteKey{}).(string)
 	if err := protocol.CheckNote(note); err != nil {
-		return "", server.Chain(server.ErrInvalid, err)
+		return "", server.Invalid("%w", err)
 	}
 	return note, nil
 }

@@ -95,7 +95,7 @@ func (l *Lock) NewTokenRequest(token string, since time.Time, observer lease.Obs
 	// It is registered under the token. A serial in it may be of another keeper, and so equal to one of this keeper's.
 	r.lock, r.Lease = l, l.NewLease(token, token, c, nil)
 	r.Bind(r, observer)
-	if _, closed := l.k.Messages.Register(r.Serial(), r, nil, "", true); closed {
+	if _, closed := l.k.Messages.Register(r.Serial(), r, true); closed {
 		return nil
 	}
 	return t

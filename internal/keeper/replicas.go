@@ -58,7 +58,7 @@ func (l *Lock) awaitReplicas(ctx context.Context, h *lease.Lease) error {
 		}
 	}
 	if end := ctx.Err(); end != nil && errors.Is(err, end) {
-		return l.Fail(errReplicasPending, end)
+		return l.Fail(errReplicasPending, server.ContextError(ctx))
 	}
 	return l.Fail(err)
 }
@@ -67,7 +67,7 @@ func (l *Lock) awaitReplicas(ctx context.Context, h *lease.Lease) error {
 // further effect.
 func (l *Lock) replicateGrant(ctx context.Context, r *request) error {
 	again := &transport.Call{Script: l.spec.Scripts.Acquire}
-	again.Args = l.AcquireArgs(nil, r.Token(), r.policyArg, nil)
+	again.Args = l.AcquireArgs(nil, r.Token(), r.policyArg, nil, false)
 	again.Done = transport.Func(func(call *transport.Call) {
 		r.Step(claim.Event{Kind: claim.CopyEnded, Outcome: server.OutcomeOf(call.Err)}, nil)
 	})
@@ -90,7 +90,7 @@ func (l *Lock) replicateGrant(ctx context.Context, r *request) error {
 func (l *Lock) replicateRenewal(ctx context.Context, token string) (lease.Renewal, error) {
 	again := &transport.Call{Script: l.spec.Scripts.Renew}
 	r := lease.Renewal{Sent: time.Now()}
-	again.Args = l.RenewArgs(nil, token, l.TTL, false, false)
+	again.Args = l.RenewArgs(nil, token, l.TTL, false)
 	again.Done = transport.Func(func(*transport.Call) {})
 	err := l.waitForReplicas(ctx, again, l.AllKeys()[:2], func() (err error) {
 		if r.RenewReply, err = server.Decode(again, protocol.ParseRenewReply); err == nil && !r.Held {
@@ -122,7 +122,7 @@ func (l *Lock) waitForReplicas(ctx context.Context, call *transport.Call, keys [
 	case err := <-done:
 		return err
 	case <-ctx.Done():
-		return ctx.Err()
+		return server.ContextError(ctx)
 	case <-l.k.Closing().Done():
 		return server.ErrClosed
 	}

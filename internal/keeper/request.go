@@ -5,36 +5,33 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"runtime"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
-	"github.com/lockkeeper/lockkeeper/internal/pubsub"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
-	"github.com/lockkeeper/lockkeeper/internal/wait"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
 // request is what a Lease needs until it is granted: how it is asked for, and the caller that waits for it.
 type request struct {
 	*lease.Lease
-	lock         *Lock
-	policyArg    any           // the token of the lease to be replaced, or a semaphore's limits, or ""
-	origin       *lease.Lease  // the lease to be replaced; nil: none
-	originTTL    int64         // ms: its LongestTTL
-	part         *TokenRequest // it is for a part of a majority; nil: it is not
-	retained     bool          // others are to be granted inside by the lease
-	unsubscribed bool          // the keeper cannot receive messages: it is granted the lock all the same, and learns of it by a heartbeat
-	mode         claim.Mode
-	several      bool          // permits, and not one
-	quota        *Quota        // where to store what the reply says of the window; nil: nowhere
-	since        time.Time     // when the caller came
-	began        time.Time     // when the first call was sent
-	deadline     time.Time     // of the caller's context; zero: none
-	ended        server.Signal // when the request has ended
+	lock       *Lock
+	policyArg  any           // the token of the lease to be replaced, or a semaphore's limits, or ""
+	origin     *lease.Lease  // the lease to be replaced; nil: none
+	originTTL  int64         // ms: its LongestTTL
+	part       *TokenRequest // it is for a part of a majority; nil: it is not
+	mode       claim.Mode
+	several    bool          // permits, and not one
+	quota      *Quota        // where to store what the reply says of the window; nil: nowhere
+	whenQueued func()        // called when the server has queued it; nil: nothing
+	since      time.Time     // when the caller came
+	began      time.Time     // when the first call was sent
+	deadline   time.Time     // of the caller's context; zero: none
+	ended      server.Signal // when the request has ended
 
 	// Guarded by the lease's mu. err is final when the request has ended.
 	call   *askCall       // the one under way; nil: none, or only heartbeats
@@ -52,14 +49,13 @@ type request struct {
 // newRequest registers a request, so that messages find it. It returns nil after Close. health is what earlier requests have
 // recorded, or nil.
 func (l *Lock) newRequest(ctx context.Context, t Terms, mode claim.Mode, health *server.Health) *request {
-	r := &request{health: health, mode: mode, reportedRank: -1, origin: t.origin, several: t.Number > 1, quota: t.quota, began: time.Now()}
+	r := &request{health: health, mode: mode, reportedRank: -1, origin: t.origin, several: t.Number > 1, quota: t.quota, whenQueued: t.Queued, began: time.Now()}
 	r.since = cmp.Or(t.Since, r.began)
 	if health == nil {
 		r.own.MaxAge = l.k.MaxAge()
 		r.health = &r.own
 	}
 	r.deadline, _ = ctx.Deadline()
-	r.unsubscribed = strings.Contains(t.Flags, protocol.FlagNoPush)
 	r.policyArg = l.PolicyArg()
 	if t.origin != nil {
 		r.policyArg = t.origin.Token()
@@ -68,27 +64,15 @@ func (l *Lock) newRequest(ctx context.Context, t Terms, mode claim.Mode, health 
 			t.Number = int(l.k.upgrades.Add(1)) // of two requests to replace a lease, the later one counts
 		}
 	}
-	if t.Sharing != nil && l.spec.Limits == nil { // with limits, the token says it alone
-		r.policyArg = protocol.PolicyArgRetain
-	}
 	if t.note == "" && t.origin != nil {
 		origin, _ := protocol.ParseToken(t.origin.Token())
 		t.note = origin.Note
 	}
 	token, serial := l.newToken(t.Flags, int64(t.Number), t.note)
 	r.lock, r.Lease = l, l.NewLease(token, serial, claim.New(mode, t.origin != nil, false), t.Observation)
-	var recalled wait.Recalled
-	if t.Sharing == nil {
-		r.Bind(r, t.Observer)
-	} else {
-		r.Bind(r, t.Sharing)
-		r.retained, recalled = true, t.Sharing
-	}
+	r.Bind(r, t.Observer)
 	for {
-		if t.Sharing != nil {
-			t.Sharing.Requested(r.Serial())
-		}
-		switch taken, closed := l.k.Messages.Register(r.Serial(), r, recalled, l.Channel, false); {
+		switch taken, closed := l.k.Messages.Register(r.Serial(), r, false); {
 		case closed:
 			return nil
 		case !taken:
@@ -99,77 +83,25 @@ func (l *Lock) newRequest(ctx context.Context, t Terms, mode claim.Mode, health 
 	}
 }
 
-// acquireSubscribed makes a request and waits for its end. A request is queued only once the server has acknowledged the keeper's
-// subscription. A keeper subscribes when it has to wait for the first time: most locks are free. So until then it first tries,
-// and makes a second request only after the first was refused. If there is no error, it was granted.
-func (l *Lock) acquireSubscribed(ctx context.Context, t Terms, wait bool, health *server.Health) (*lease.Lease, error) {
+// ask makes a request and waits for its end. If there is no error, it was granted. A keeper subscribes when the server has queued
+// its first waiter: most locks are free. The waiter does not count on the subscription before it is acknowledged.
+func (l *Lock) ask(ctx context.Context, t Terms, wait bool, health *server.Health) (*lease.Lease, error) {
 	mode := claim.Try
 	if wait {
-		mode = claim.TryFirst
-		if t.Sharing != nil || l.k.Subscriber.IsSubscribed(l.Channel) { // a retention begins with a subscription
-			mode = claim.Wait
-		}
+		mode = claim.Wait
 	}
 	r := l.newRequest(ctx, t, mode, health)
 	if r == nil {
 		return nil, l.Fail(server.ErrClosed)
 	}
 	l.k.Announce()
-	err := r.run(ctx)
-	if mode != claim.TryFirst || !errors.Is(err, server.ErrNotAcquired) || ctx.Err() != nil {
-		return r.Lease, err
-	}
-	health = r.serverHealth()
-	l.FastBackoff.Acquire.Failed()                     // it would be refused again
-	if c := r.Cleanup(); r.origin != nil && c != nil { // a copy of the call may have been granted the lease
-		if err := l.k.WaitFor(ctx, c.Done()); err == server.ErrClosed {
-			return nil, l.Fail(err)
-		} else if err != nil {
-			return nil, l.Fail(health.WaitError(ctx))
-		}
-		if c.Lease() != nil || c.Failure() != nil {
-			return nil, err
-		}
-		r.origin.SetUndoing(nil)
-	}
-	if err := l.subscribe(ctx, health); err != nil {
-		if ctx.Err() != nil {
-			return nil, l.Fail(err)
-		}
-		if errors.Is(err, pubsub.ErrClosed) {
-			return nil, l.Fail(server.ErrClosed)
-		}
-		t.Flags += protocol.FlagNoPush
-	}
-	if r = l.newRequest(ctx, t, claim.Wait, health); r == nil {
-		return nil, l.Fail(server.ErrClosed)
-	}
 	return r.Lease, r.run(ctx)
-}
-
-// subscribe subscribes the keeper to the lock's channel. It returns an error if that is not permitted, or not acknowledged within
-// a heartbeat interval.
-func (l *Lock) subscribe(ctx context.Context, health *server.Health) error {
-	if l.k.Subscriber.CannotReceive(l.Channel, l.k.Config.HeartbeatInterval) {
-		return errUnsubscribed // for so long that it is not awaited again
-	}
-	limited, cancel := context.WithTimeout(ctx, l.k.Config.HeartbeatInterval)
-	defer cancel()
-	defer context.AfterFunc(l.k.Closing(), cancel)()
-	began := time.Now()
-	health.Sent(began)
-	defer health.Dropped(began)
-	err := l.k.Subscriber.Subscribe(limited, l.Channel)
-	if err != nil && ctx.Err() != nil {
-		return health.WaitError(ctx)
-	}
-	return err
 }
 
 // run sends the request and returns when it has ended. Without an error it was granted.
 func (r *request) run(ctx context.Context) error {
 	r.StepBy(r.lock.k.Now(), claim.Event{Kind: claim.Called, TTL: r.originTTL}, nil, func(call *transport.Call) {
-		if r.origin != nil || r.retained { // whoever began these would not end them if a hook of the application panicked
+		if r.origin != nil { // whoever began this would not end it if a hook of the application panicked
 			r.lock.k.Transport.Send(call)
 			return
 		}
@@ -179,7 +111,7 @@ func (r *request) run(ctx context.Context) error {
 		r.wait(ctx)
 	}
 	err := r.result()
-	if end := ctx.Err(); end != nil && err == nil && r.origin == nil {
+	if end := server.ContextError(ctx); end != nil && err == nil && r.origin == nil {
 		// The grant and the end of ctx coincide; then the caller does not get it, unless it replaces the lease that the caller had.
 		r.Abandon()
 		return r.lock.Fail(server.ErrNotAcquired, end)
@@ -187,7 +119,8 @@ func (r *request) run(ctx context.Context) error {
 	return err
 }
 
-// wait returns when the request has ended. It ends the request when ctx ends.
+// wait returns when the request has ended. It ends the request when ctx ends. Of waits that end at once, a few are handled at a time: the
+// others only wait their turn, so that goroutines with other locks need not wait until all have been handled.
 func (r *request) wait(ctx context.Context) {
 	near := server.NearDeadline(ctx)
 	for {
@@ -195,7 +128,10 @@ func (r *request) wait(ctx context.Context) {
 		case <-r.ended.Done():
 			return
 		case <-ctx.Done():
+			r.lock.k.ending <- struct{}{}
+			runtime.Gosched() // whoever leaves lets the next one run at once, before all others
 			r.ContextEnded(ctx)
+			<-r.lock.k.ending
 			return
 		case <-near:
 			r.lock.k.queues.HeartbeatIfStale(r.lock.KeyOf(server.QueueKey))
@@ -207,7 +143,7 @@ func (r *request) wait(ctx context.Context) {
 func (r *request) ContextEnded(ctx context.Context) {
 	err := r.serverHealth().WaitError(ctx)
 	if r.Snapshot().CameLate() {
-		err = server.Chain(ErrTooLate, ctx.Err())
+		err = server.Chain(ErrTooLate, server.ContextError(ctx))
 	}
 	r.Step(claim.Event{Kind: claim.Cancelled}, r.lock.Fail(err))
 }
@@ -226,10 +162,7 @@ func (r *request) result() error {
 	return r.err
 }
 
-// Unsubscribed implements wait.Waiter, as does the method that follows. It reports whether the keeper has said that it cannot receive messages.
-func (r *request) Unsubscribed() bool { return r.unsubscribed }
-
-// ReportPosition reports the position of a waiter to the observer, if it has changed.
+// ReportPosition implements wait.Waiter. It reports the position of a waiter to the observer, if it has changed.
 func (r *request) ReportPosition(rank int) {
 	r.Mu.Lock()
 	moved := r.Claim.Pending() && r.reportedRank != rank
@@ -268,7 +201,12 @@ func (r *request) QueueLocked() {
 }
 
 // Queued reports the position in the queue.
-func (r *request) Queued() { r.ReportPosition(r.queued.rank) }
+func (r *request) Queued() {
+	if r.whenQueued != nil {
+		r.whenQueued()
+	}
+	r.ReportPosition(r.queued.rank)
+}
 
 // HeartbeatsBy makes all that wait for the name send heartbeats at that time at the latest.
 func (r *request) HeartbeatsBy(at claim.Instant) {
@@ -339,13 +277,15 @@ type askCall struct {
 	health *server.Health
 	sent   time.Time // as health knows it
 	fast   bool      // of the fast script
+
+	uncounted bool // it has said that the keeper does not count on its subscription
 }
 
 // mayUseFast reports whether the next call of the request should be of the fast script. That relies on metadata which others may have kept
 // for short leases: for half of MetadataTTL at least, by when renewals keep it for this lease.
 func (r *request) mayUseFast() bool {
 	l, ofWindow := r.lock, r.lock.FastOfWindow() // it takes one permit
-	return r.origin == nil && r.part == nil && !r.retained && (ofWindow && !r.several || !ofWindow && r.quota == nil) &&
+	return r.origin == nil && r.part == nil && (ofWindow && !r.several || !ofWindow && r.quota == nil) &&
 		l.Fast().Acquire != nil && server.Duration(l.TTL) <= l.k.Config.MetadataTTL/4 && l.FastBackoff.Acquire.Usable()
 }
 
@@ -366,7 +306,8 @@ func (r *request) newCallLocked(general bool) *askCall {
 		if r.mode == claim.Wait {
 			maxWait = r.maxWait()
 		}
-		l.SetAcquire(&c.Call, r.Token(), r.policyArg, maxWait)
+		c.uncounted = !l.k.Subscriber.Reliable(l.Channel)
+		l.SetAcquire(&c.Call, r.Token(), r.policyArg, maxWait, c.uncounted)
 	}
 	return c
 }
@@ -475,12 +416,15 @@ func (r *request) replied(c *askCall, a protocol.AcquireReply) claim.Effects {
 			cause = tooSoon(now, a.RetryAfter)
 		}
 	}
-	return r.StepAt(k.Instant(now), ev, cause)
+	done := r.StepAt(k.Instant(now), ev, cause)
+	if done.Queue && c.uncounted && k.Subscriber.Reliable(l.Channel) { // acknowledged meanwhile
+		r.HeartbeatsBy(k.Now())
+	}
+	return done
 }
 
 var (
-	errUnsubscribed = errors.New("the keeper has no subscription")
-	errTombstoned   = errors.New("the request was given up while it was under way")
+	errTombstoned = errors.New("the request was given up while it was under way")
 	// ErrTooLate means that the server granted a lease, but its answer came when the lease was about to expire.
 	ErrTooLate = server.Chain(server.ErrUnavailable, errors.New("the answer came when too little of the lease was left to use it"))
 )

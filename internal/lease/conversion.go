@@ -50,7 +50,7 @@ func (h *Lease) BeginConversion(ctx context.Context) error {
 		inBackground, resolved := cv.inBackground, cv.resolved()
 		h.Mu.Unlock()
 		if !inBackground {
-			return server.Invalid("the lease of %q is being converted by another call; wait until that call has returned", h.Name())
+			return h.lock.Invalid("the lease is being converted by another call; wait until that call has returned")
 		}
 		if err := h.lock.d.WaitFor(ctx, resolved); err == server.ErrClosed {
 			return h.lock.Fail(err)

@@ -46,16 +46,7 @@ func (a *actions) begin(h *Lease, now claim.Instant, ev *claim.Event, cause erro
 	l, d := h.lock, h.lock.d
 	h.completeLocked(ev, cause)
 	a.request, a.pending = h.request, h.Claim.Pending()
-	before := h.Claim.Deadline()
 	h.Claim.Step(&l.Rules, now, ev, &a.Effects)
-	if x := h.sharing(); x != nil {
-		if deadline := h.Claim.Deadline(); deadline != before {
-			x.SetDeadline(d.Time(deadline))
-		}
-		if a.StopSharing {
-			x.End()
-		}
-	}
 	if a.Explained {
 		h.cleanup.loss = cause
 	}
@@ -148,10 +139,10 @@ func (a *actions) finish(h *Lease, by func(*transport.Call)) {
 	case a.pending:
 		l.askBreaker(h.token, h.breakerKnown)
 	default:
+		if h.observer != nil {
+			h.observer.LeaseEvent(Refused)
+		}
 		l.gone(h.token, h.breakerKnown)
-	}
-	if a.GiveBack {
-		h.sharing().GiveBack()
 	}
 	if a.RenewFor > 0 {
 		h.renew(a.RenewFor, a.Metadata)
@@ -184,7 +175,7 @@ func (h *Lease) pauseLocked() time.Duration {
 	if h.backoff == nil {
 		h.backoff = h.lock.d.Config.Retry.NewBackoff()
 	}
-	return h.backoff.NextBackOff()
+	return h.backoff.Next()
 }
 
 // breakerKnown handles the answer who has broken what the token had; nil: nobody, as far as is known.

@@ -25,9 +25,9 @@ const (
 	WakeupLost
 	Queued
 	LimitChanged
-	Recalled
 	Leaked
 	Succeeded
+	Refused // only of an Observer: the server does not have the lease any more, and is asked why; Lost follows
 )
 
 // The modes of a read-write lock.

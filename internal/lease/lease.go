@@ -9,10 +9,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cenkalti/backoff/v4"
 	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/random"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/timers"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
@@ -47,6 +47,16 @@ func (d *Driver) CloseLeases() []*Lease {
 	defer d.mu.Unlock()
 	d.closed = true
 	return slices.Collect(maps.Keys(d.leases))
+}
+
+// Tokens returns those of the leases that are held.
+func (d *Driver) Tokens() (list []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for h := range d.leases {
+		list = append(list, h.token)
+	}
+	return list
 }
 
 // Lock is a lock as its leases know it.
@@ -127,20 +137,20 @@ type Lease struct {
 	serial   string   // by which messages name it
 	request  Request  // until it is granted, and then if a late reply may come; nil: adopted, or made to clean up
 	observer Observer // gets its events; nil: the keeper's hooks alone
-	use      string   // its use, if that is not what its token says; see Convert
+	use      string   // its use, if that is not what its token says; see conversion
 	fence    uint64   // once it is granted
 	timer    timers.Timer
 
 	// Guarded by the Lifecycle's Mu. A process may have a hundred thousand leases, so what few have is behind pointers.
 	Claim       claim.Claim
-	extending   chan struct{}               // while an Extend is in progress; closed when it ends
-	converting  *conversion                 // while it is being converted, and after it ended meanwhile
-	next        atomic.Pointer[Lease]       // the lease that continues this one; see Become
-	former      *Lease                      // the lease that this one continues, which the holder still uses and which ends with it
-	observation *Observation                // the call that acquired it, for the observer
-	backoff     *backoff.ExponentialBackOff // of what is repeated now; nil while it succeeds
-	lastErr     error                       // of the last renewal
-	cleanup     *Cleanup                    // once it is released
+	extending   chan struct{}         // while an Extend is in progress; closed when it ends
+	converting  *conversion           // while it is being converted, and after it ended meanwhile
+	next        atomic.Pointer[Lease] // the lease that continues this one; see Become
+	former      *Lease                // the lease that this one continues, which the holder still uses and which ends with it
+	observation *Observation          // the call that acquired it, for the observer
+	backoff     *random.Backoff       // of what is repeated now; nil while it succeeds
+	lastErr     error                 // of the last renewal
+	cleanup     *Cleanup              // once it is released
 }
 
 // Reasons for a loss, in addition to ErrNotHeld.
@@ -166,11 +176,7 @@ type leaseTimer Lease
 func (t *leaseTimer) Fire(now time.Time) { (*Lease)(t).onTimer(now) }
 
 func (h *Lease) onTimer(now time.Time) {
-	h.Mu.Lock()
-	at := h.lock.d.Instant(now)
-	unused := h.Claim.RenewalDue(at) && h.isUnused(at)
-	h.Mu.Unlock()
-	h.StepBy(at, claim.Event{Kind: claim.Timer, Unused: unused}, nil, h.lock.d.Transport.Send)
+	h.StepBy(h.lock.d.Instant(now), claim.Event{Kind: claim.Timer}, nil, h.lock.d.Transport.Send)
 }
 
 // Bind sets what a lease needs until it is granted, and its observer, which may be nil. Nobody else knows the lease yet.
@@ -286,21 +292,13 @@ func (h *Lease) endAs(err error) {
 // endLocked ends the lease for its holder, and the one that it continues, and returns a function that cancels the contexts; see
 // Lifecycle.EndLocked.
 func (h *Lease) endLocked(err error) (cancel func()) {
-	endContexts, former, x := h.EndLocked(err), h.former, h.sharing()
-	if former == nil && x == nil {
+	endContexts, former := h.EndLocked(err), h.former
+	if former == nil {
 		return endContexts
 	}
-	if x != nil {
-		x.End()
-	}
 	return func() {
-		if former != nil {
-			former.endAs(err)
-		}
+		former.endAs(err)
 		endContexts()
-		if x != nil {
-			x.Ended(err)
-		}
 	}
 }
 
@@ -358,18 +356,6 @@ func (h *Lease) CheckLeak() {
 	}
 }
 
-// sharing returns the lease's observer if others are granted by the lease, else nil.
-func (h *Lease) sharing() Sharing {
-	x, _ := h.observer.(Sharing)
-	return x
-}
-
-// isUnused reports, when a renewal is due, whether a lease by which others are granted is to be given back instead. The caller holds Mu.
-func (h *Lease) isUnused(now claim.Instant) bool {
-	x := h.sharing()
-	return x != nil && x.Unused(now, claim.Duration(h.lock.TTL))
-}
-
 // CheckDeadline ends the lease as lost if its deadline has passed and its timer has not fired yet, for example because the
 // process was frozen.
 func (h *Lease) CheckDeadline() {
@@ -417,11 +403,6 @@ func (h *Lease) Name() string { return h.lock.Name() }
 
 // Kind returns the primitive.
 func (h *Lease) Kind() string { return h.lock.Kind() }
-
-// Do calls fn while the lease is held and releases it, also if fn panics.
-func (h *Lease) Do(ctx context.Context, fn func(ctx context.Context, fence uint64) error) error {
-	return lifecycle.Do(ctx, h, fn)
-}
 
 // Is reports whether the lease is one for this use, by the first letter of its token's flags; "" if there are none.
 func (h *Lease) Is(use string) bool {

@@ -109,11 +109,10 @@ func (d *Driver) logBroken(l *Lock, token, what string, b protocol.Breaker) {
 
 // leasesOf returns the leases of a serial. It looks at all leases, because breaks are rare.
 func (d *Driver) leasesOf(serial string) (list []*Lease) {
-	start := d.ID() + ":" + serial
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for h := range d.leases {
-		if rest, found := strings.CutPrefix(h.token, start); found && rest != "" && (rest[0] == ':' || rest[0] == '~') { // a note may follow
+		if t, _ := protocol.ParseToken(h.token); t.Keeper == d.ID() && t.Serial == serial {
 			list = append(list, h)
 		}
 	}
@@ -127,6 +126,8 @@ func (l *Lock) listen(token string) {
 	d := l.d
 	if !d.Subscriber.Sharded() && strings.HasPrefix(token, d.ID()) && !d.Subscriber.IsSubscribed(l.Channel) {
 		d.listens.Store(true)
+		id, _, _ := strings.Cut(token, ":")
+		d.Subscriber.Use(l.Channel, id)
 		d.Subscriber.Begin(l.Channel)
 	}
 }

@@ -59,7 +59,7 @@ func (h *Lease) Release(ctx context.Context) error {
 	case c == nil:
 		return err
 	case bool(ended) && !c.finished.IsClosed():
-		return h.lock.Fail(ErrReleaseUnanswered, ctx.Err())
+		return h.lock.Fail(ErrReleaseUnanswered, server.ContextError(ctx))
 	}
 	return h.await(ctx, c, ErrReleaseUnanswered)
 }
@@ -91,9 +91,9 @@ func (h *Lease) await(ctx context.Context, c *Cleanup, silence error) error {
 			case <-ended:
 				waiting = false
 			case <-done:
-				return h.lock.Fail(silence, ctx.Err())
+				return h.lock.Fail(silence, server.ContextError(ctx))
 			case <-timeout:
-				return h.lock.Fail(silence, ctx.Err())
+				return h.lock.Fail(silence, server.ContextError(ctx))
 			case <-closing:
 				closing = nil
 				if timeout == nil {
@@ -188,10 +188,10 @@ func (c *Cleanup) send(by func(*transport.Call), check bool) {
 	}
 	switch {
 	case check:
-		l.SetRenewal(call, h.token, l.TTL, server.RenewMetadata, false, false)
+		l.SetRenewal(call, h.token, l.TTL, server.RenewMetadata, false)
 	case ms > 0: // otherwise the record would have expired already
 		l.SetCompletion(call, h.token, ms)
-	case !general && l.Yield == 0 && l.Fast().Release != nil && l.FastBackoff.Release.Usable():
+	case !general && !unused && l.Yield == 0 && l.Fast().Release != nil && l.FastBackoff.Release.Usable():
 		c.script = releasesFast
 		l.SetFastRelease(call, h.token)
 	case !handedOn && !tombstone && !unused && !converts && l.Yield == 0 && l.mayHandOn():
@@ -270,7 +270,7 @@ func (c *Cleanup) released(call *transport.Call) {
 	if done := c.of.Step(ev, nil); done.Release || done.Check {
 		return
 	}
-	if r.More {
+	if r.More && !call.Joined {
 		l.ContinueAdmitting()
 	}
 	if r.QueueEmpty {

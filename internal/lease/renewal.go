@@ -7,45 +7,34 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
-	"github.com/lockkeeper/lockkeeper/internal/retain"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 )
 
-// renew sends a renewal for so many ms. full says that it includes the metadata.
-func (h *Lease) renew(ms int64, full bool) {
-	does, keys := h.renewal(full), server.RenewOnly
-	if does.Metadata {
+// renew sends a renewal for so many ms, which may include the metadata.
+func (h *Lease) renew(ms int64, metadata bool) {
+	keys := server.RenewOnly
+	if metadata {
 		keys = server.RenewMetadata
 	}
 	h.lock.d.Announce()
-	h.lock.d.Transport.Send(h.lock.RenewCall(h.token, ms, keys, false, does.Ask, func(call *transport.Call) {
-		h.renewed(call, ms, does)
+	h.lock.d.Transport.Send(h.lock.RenewCall(h.token, ms, keys, false, func(call *transport.Call) {
+		h.renewed(call, ms, metadata)
 	}))
 }
 
-// RenewNow makes a renewal leave now.
-func (h *Lease) RenewNow() { h.Step(claim.Event{Kind: claim.RenewalWanted}, nil) }
-
 // renewed handles the reply to a renewal that asked for so many ms.
-func (h *Lease) renewed(call *transport.Call, ms int64, does retain.Renewal) {
-	r, err := h.lock.DecodeRenewal(call, does.Ask)
+func (h *Lease) renewed(call *transport.Call, ms int64, metadata bool) {
+	r, err := h.lock.DecodeRenewal(call)
 	if err != nil {
-		lasting := transport.WrongType(err)
-		done := h.Step(claim.Event{Kind: claim.RenewFailed, Lasting: lasting}, err)
-		if x := h.sharing(); x != nil && !done.End && transport.SlotMigrates(err) {
-			x.RenewalRefused(does)
-		}
+		h.Step(claim.Event{Kind: claim.RenewFailed, Lasting: transport.WrongType(err)}, err)
 		return
 	}
-	ev := claim.Event{Kind: claim.Renewed, Sent: h.lock.d.Instant(call.Sent), TTL: ms, Metadata: does.Metadata, Code: claim.Denied}
+	ev := claim.Event{Kind: claim.Renewed, Sent: h.lock.d.Instant(call.Sent), TTL: ms, Metadata: metadata, Code: claim.Denied}
 	if r.Held {
 		ev.Code = claim.Granted
 	}
 	if done := h.Step(ev, nil); done.Confirmed {
-		if x := h.sharing(); x != nil {
-			x.Renewed(h.lock.d.Instant(h.Since()), does, r.Recalled)
-		}
 		h.lock.listen(h.token)
 		h.observe(Renewed, nil)
 	}
@@ -61,14 +50,14 @@ type Renewal struct {
 // Renew renews a lease and the metadata. It blocks until that is answered, and repeats it while it fails for a transient
 // reason. ttl says for how many ms, each time.
 func (l *Lock) Renew(ctx context.Context, token string, ttl func() int64, keys int, exact bool) (r Renewal, err error) {
-	if err := ctx.Err(); err != nil {
+	if err := server.ContextError(ctx); err != nil {
 		return r, err
 	}
 	if l.d.Closing().Err() != nil {
 		return r, server.ErrClosed
 	}
 	call, inDoubt, err := l.d.RoundTrip(ctx, 0, func(p *server.Pending) {
-		l.SetRenewal(&p.Call, token, ttl(), keys, exact, false)
+		l.SetRenewal(&p.Call, token, ttl(), keys, exact)
 	})
 	r.InDoubt = inDoubt
 	if err != nil {
@@ -82,18 +71,13 @@ func (l *Lock) Renew(ctx context.Context, token string, ttl func() int64, keys i
 // Extend makes the lease expire ttl from now, and renewals request ttl from now on. See Lease.Extend in package
 // lockkeeper.
 func (h *Lease) Extend(ctx context.Context, ttl time.Duration) error {
-	return h.ExtendIf(ctx, ttl, func() error { return nil })
-}
-
-// ExtendIf is Extend, and does nothing if check, which it calls when no other Extend is in progress, returns an error.
-func (h *Lease) ExtendIf(ctx context.Context, ttl time.Duration, check func() error) error {
 	for {
-		err := h.tryExtend(ctx, ttl, check)
+		err := h.tryExtend(ctx, ttl)
 		if err != errConverting {
 			return err
 		}
 		if !h.awaitConversion(ctx) {
-			return h.lock.Fail(server.ErrNoAnswer, ctx.Err())
+			return h.lock.Fail(server.ErrNoAnswer, server.ContextError(ctx))
 		}
 	}
 }
@@ -102,28 +86,25 @@ func (h *Lease) ExtendIf(ctx context.Context, ttl time.Duration, check func() er
 // the lease that replaces this one, whose reply is still under way.
 var errConverting = errors.New("the lease is being converted")
 
-// tryExtend is ExtendIf without waiting for a conversion.
-func (h *Lease) tryExtend(ctx context.Context, ttl time.Duration, check func() error) error {
+// tryExtend is Extend without waiting for a conversion.
+func (h *Lease) tryExtend(ctx context.Context, ttl time.Duration) error {
 	if next := h.next.Load(); next != nil {
-		return next.ExtendIf(ctx, ttl, check)
+		return next.Extend(ctx, ttl)
 	}
 	if err := server.CheckTTL("ttl", ttl); err != nil {
-		return err
+		return h.lock.Fail(err)
 	}
 	if err := h.Err(); err != nil {
 		return h.lock.Fail(err)
 	}
 	if err := CheckLifetime(ttl, h.lock.Rules.MaxLifetime, h.Since()); err != nil {
-		return err
+		return h.lock.Fail(err)
 	}
 	turn, err := h.beginExtension(ctx)
 	if err != nil {
 		return h.lock.Fail(err)
 	}
 	defer h.endExtension(turn)
-	if err := check(); err != nil {
-		return err
-	}
 	ms := server.Millis(ttl)
 	keys := server.RenewMetadata
 	if began := h.Step(claim.Event{Kind: claim.ExtendBegan, TTL: ms}, nil); began.Notify {
@@ -155,7 +136,7 @@ func (h *Lease) tryExtend(ctx context.Context, ttl time.Duration, check func() e
 			return errConverting
 		}
 		if !server.WaitFor(ctx, h.Done()) { // as it is not known yet why it is lost
-			return h.lock.Fail(server.ErrLost, ErrNotHeld, ctx.Err())
+			return h.lock.Fail(server.ErrLost, ErrNotHeld, server.ContextError(ctx))
 		}
 	}
 	if lost := h.Err(); lost != nil {
@@ -185,9 +166,6 @@ func CheckLifetime(ttl, maxLifetime time.Duration, since time.Time) error {
 	return nil
 }
 
-// RenewalTTL returns the ttl that renewals ask for.
-func (h *Lease) RenewalTTL() time.Duration { return server.Duration(h.Snapshot().TTL()) }
-
 // beginExtension waits until no other Extend of the lease is in progress. If two ran at once, it would not be known which
 // one the server ran last.
 func (h *Lease) beginExtension(ctx context.Context) (turn chan struct{}, err error) {
@@ -203,7 +181,7 @@ func (h *Lease) beginExtension(ctx context.Context) (turn chan struct{}, err err
 			return turn, err
 		}
 		if !server.WaitFor(ctx, inProgress) {
-			return nil, server.Chain(server.ErrNoAnswer, ctx.Err())
+			return nil, server.Chain(server.ErrNoAnswer, server.ContextError(ctx))
 		}
 	}
 }
@@ -214,14 +192,6 @@ func (h *Lease) endExtension(turn chan struct{}) {
 	h.extending = nil
 	h.Mu.Unlock()
 	close(turn)
-}
-
-// renewal returns what a renewal does that is about to be sent.
-func (h *Lease) renewal(metadata bool) retain.Renewal {
-	if x := h.sharing(); x != nil {
-		return x.Renewal(metadata)
-	}
-	return retain.Renewal{Metadata: metadata}
 }
 
 // SetTTL makes renewals ask for ttl from now on, and sends the first of them at once.

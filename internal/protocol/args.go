@@ -12,15 +12,6 @@ import (
 // package lua checks. Durations are whole milliseconds, yes and no are 1 and 0. Arguments that do not change from call to
 // call are of type any, so that they are boxed once and not each time.
 
-// Settings encodes a lock's settings, which the general scripts take as one argument; see lua/lib/metadata.lua.
-func Settings(metadataTTL int64, channelPrefix string, sharded bool) string {
-	kind := 0
-	if sharded {
-		kind = 1
-	}
-	return fmt.Sprintf("%d%013d%s", kind, metadataTTL, channelPrefix)
-}
-
 const longestEpoch = 900_000_000 // µs; see LONGEST_EPOCH in lua/lib/constants.lua
 
 // EpochOf returns the epoch of metadata that is kept for so many ms, in µs.
@@ -52,35 +43,34 @@ func FastAcquireArgs(command []any, token, ttl, limits, epoch any) []any {
 // FastReleaseArgs appends ARGV of the fast scripts that release.
 func FastReleaseArgs(command []any, token any) []any { return append(command, token) }
 
-// HandOnArgs appends ARGV of the fast scripts that hand on. sharded is 1, or nil.
-func HandOnArgs(command []any, token, channelPrefix, epoch, sharded any) []any {
-	command = append(command, token, channelPrefix, epoch)
-	if sharded != nil {
-		command = append(command, sharded)
-	}
-	return command
+// HandOnArgs appends ARGV of the fast scripts that hand on. The way is that of WayOf.
+func HandOnArgs(command []any, token, channelPrefix, epoch, way any) []any {
+	return append(command, token, channelPrefix, epoch, way)
 }
 
 // FastRenewArgs appends ARGV of the fast scripts that renew.
 func FastRenewArgs(command []any, token any, ttl int64) []any { return append(command, token, ttl) }
 
 // AllowArgs appends ARGV of allow.lua.
-func AllowArgs(command []any, token, ttl, policyArg, settings any) []any {
-	return append(command, token, ttl, policyArg, settings)
+func AllowArgs(command []any, token, ttl, policyArg, metadataTTL any) []any {
+	return append(command, token, ttl, policyArg, metadataTTL)
 }
 
-// AcquireArgs appends ARGV of acquire.lua. For a try queueTTL and maxWait are nil, and are left out.
-func AcquireArgs(command []any, token, ttl, policyArg, settings, queueTTL, maxWait any) []any {
-	command = append(command, token, ttl, policyArg, settings)
+// AcquireArgs appends ARGV of acquire.lua. For a try queueTTL and maxWait are nil, and are left out. unsubscribed is 1, or nil.
+func AcquireArgs(command []any, token, ttl, policyArg, metadataTTL, queueTTL, maxWait, unsubscribed any) []any {
+	command = append(command, token, ttl, policyArg, metadataTTL)
 	if queueTTL != nil {
 		command = append(command, queueTTL, maxWait)
+		if unsubscribed != nil {
+			command = append(command, unsubscribed)
+		}
 	}
 	return command
 }
 
 // ReleaseArgs appends ARGV of release.lua. yield is 0 if the key is not to be left free.
-func ReleaseArgs(command []any, token, settings any, tombstone int64, cancel int, yield int64) []any {
-	command = append(command, token, settings)
+func ReleaseArgs(command []any, token, metadataTTL any, tombstone int64, cancel int, yield int64) []any {
+	command = append(command, token, metadataTTL)
 	if tombstone != 0 || cancel != 0 || yield != 0 {
 		command = append(command, tombstone, cancel)
 	}
@@ -91,37 +81,30 @@ func ReleaseArgs(command []any, token, settings any, tombstone int64, cancel int
 }
 
 // BreakArgs appends ARGV of break.lua. The notice is one of BreakNotice.
-func BreakArgs(command []any, token, settings any, tombstone int64, policyArg, notice string) []any {
-	return append(command, token, settings, tombstone, policyArg, notice)
+func BreakArgs(command []any, token, metadataTTL any, tombstone int64, policyArg, notice string) []any {
+	return append(command, token, metadataTTL, tombstone, policyArg, notice)
 }
 
-// RenewArgs appends ARGV of renew.lua. For a lease that the process does not retain, retained is nil.
-func RenewArgs(command []any, token any, ttl int64, exact int, settings, retained any) []any {
-	command = append(command, token, ttl, exact, settings)
-	if retained != nil {
-		command = append(command, retained)
-	}
-	return command
+// RenewArgs appends ARGV of renew.lua.
+func RenewArgs(command []any, token any, ttl int64, exact int, metadataTTL any) []any {
+	return append(command, token, ttl, exact, metadataTTL)
 }
 
 // ShortenArgs appends ARGV of shorten.lua.
-func ShortenArgs(command []any, token any, ttl int64, settings any) []any {
-	return append(command, token, ttl, settings)
+func ShortenArgs(command []any, token any, ttl int64, metadataTTL any) []any {
+	return append(command, token, ttl, metadataTTL)
 }
-
-// PolicyArgRetain is the policy argument of acquire.lua for a lease that the process retains.
-const PolicyArgRetain = "retain"
 
 // HeartbeatArgs appends the first part of ARGV of heartbeat.lua. The waiters follow: by RejoiningWaiter if the mode includes
 // HeartbeatRejoin, else by HeartbeatWaiter.
-func HeartbeatArgs(command []any, settings any, mode int, policyArg, queueTTL any) []any {
-	return append(command, settings, mode, policyArg, queueTTL)
+func HeartbeatArgs(command []any, metadataTTL any, mode int, policyArg, queueTTL any) []any {
+	return append(command, metadataTTL, mode, policyArg, queueTTL)
 }
 
 // The mode of a heartbeat is a sum of these.
 const (
 	HeartbeatRejoin       = 1 // queue the waiters again
-	HeartbeatUnsubscribed = 2 // the keeper cannot receive messages at present
+	HeartbeatUnsubscribed = 2 // the keeper does not count on its subscription
 )
 
 // HeartbeatWaiter appends a waiter to a command of HeartbeatArgs.
@@ -139,8 +122,8 @@ func InspectArgs(command []any, subject int, after int64, count int, token strin
 }
 
 // RaiseFenceArgs appends ARGV of raise_fence.lua.
-func RaiseFenceArgs(command []any, token any, minFence int64, settings any, minUptime int64) []any {
-	return append(command, token, minFence, settings, minUptime)
+func RaiseFenceArgs(command []any, token any, minFence int64, metadataTTL any, minUptime int64) []any {
+	return append(command, token, minFence, metadataTTL, minUptime)
 }
 
 // CompleteArgs appends ARGV of complete.lua.
@@ -149,8 +132,8 @@ func CompleteArgs(command []any, token any, recordTTL int64) []any {
 }
 
 // LimitArgs appends ARGV of limit.lua.
-func LimitArgs(command []any, settings, policyArg any, limit int, token string, pause int64) []any {
-	return append(command, settings, policyArg, limit, token, pause)
+func LimitArgs(command []any, metadataTTL, policyArg any, limit int, token string, pause int64) []any {
+	return append(command, metadataTTL, policyArg, limit, token, pause)
 }
 
 // LimitsArg returns the policy argument of a semaphore or rate limit: the permits held at once, and those taken in a window of per

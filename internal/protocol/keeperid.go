@@ -1,33 +1,52 @@
 package protocol
 
 import (
-	"math/big"
+	"strconv"
 	"strings"
-
-	"github.com/google/uuid"
 )
 
-// keeperIDLength is the length of a keeper's id: that of 128 bits in base 62. The server keeps the token of a request with a common ttl in
-// one piece of memory if the id is not longer, and each script copies and hashes it several times.
-const keeperIDLength = 22
+// A token begins with the id of its keeper, which does not change, and an address, which says how messages reach the keeper: so scripts that
+// other processes run reach it, whatever clients and options these have. The keeper draws another address each time that it subscribes.
+// Copies of a process have the same id, but not the same address for what they request later. Scripts take both for one text. The server
+// keeps the token of a request with a common ttl in one piece of memory if that is not longer than 22 bytes, and each script copies and hashes
+// it several times.
+const (
+	keeperIDLength = 12
+	addressLength  = SerialLength // without the way
+)
 
-// NewKeeperID returns the id of a new keeper: a random UUID in base 62, of letters and digits.
+// shardedWay is the end of the address of a keeper that messages reach by sharded channels.
+const shardedWay = ".s"
+
+// NewKeeperID returns the id of a new keeper, of random letters and digits.
 func NewKeeperID() string {
-	id := uuid.New()
-	text := new(big.Int).SetBytes(id[:]).Text(62)
-	return strings.Repeat("0", keeperIDLength-len(text)) + text
+	a, b := NewSerial(), NewSerial()
+	return string(append(a[:], b[:]...)[:keeperIDLength])
+}
+
+// NewAddress returns a new address of a keeper of that prefix, which subscribes to sharded channels or to others.
+func NewAddress(prefix string, sharded bool) string {
+	random := NewSerial()
+	return string(random[:]) + WayOf(prefix, sharded)
+}
+
+// WayOf returns the end of the addresses of all keepers of that prefix; see WAY in lua/lib/constants.lua.
+func WayOf(prefix string, sharded bool) string {
+	if sharded {
+		return shardedWay
+	}
+	return "." + strconv.Itoa(len(prefix))
+}
+
+// cutAddress takes the address off the first part of a token. It is empty in those of other versions.
+func cutAddress(text string) (keeper, address string) {
+	if strings.IndexByte(text, '.') != keeperIDLength+addressLength {
+		return text, ""
+	}
+	return text[:keeperIDLength], text[keeperIDLength:]
 }
 
 // IsKeeperID reports whether a text can be a keeper's id.
 func IsKeeperID(text string) bool {
-	if len(text) != keeperIDLength || strings.ContainsAny(text, "+-_") {
-		return false
-	}
-	n, ok := new(big.Int).SetString(text, 62)
-	if !ok || n.BitLen() > 128 {
-		return false
-	}
-	var id uuid.UUID
-	n.FillBytes(id[:])
-	return id.Version() == 4 && id.Variant() == uuid.RFC4122
+	return len(text) == keeperIDLength && strings.Trim(text, base62) == ""
 }

@@ -122,7 +122,7 @@ func checkNames(t interface{ Errorf(string, ...any) }, prefix, name, other strin
 }
 
 func TestParseKey(t *testing.T) {
-	const id = "3qZaNx7zYpGXgfi8dCj6uj"
+	const id = "3qZaNx7zYpGX"
 	for _, c := range []struct {
 		prefix, key, kind, name string
 		part                    KeyPart
@@ -162,7 +162,7 @@ func TestParseKey(t *testing.T) {
 func FuzzParseKey(f *testing.F) {
 	for _, s := range [][2]string{
 		{"lock:", "orders:42"}, {"", "x"}, {"lock:", "{user}:1"}, {"lock:", "a{b"}, {"{t}", "x"}, {"{", "x"}, {"", "{t}:fair:queue:mutex:meta"},
-		{"lock:", "{user}:mutex:queue"}, {"\x00", "\xff\xfe\r\n"}, {"", "{x}:owner:3qZaNx7zYpGXgfi8dCj6uj"},
+		{"lock:", "{user}:mutex:queue"}, {"\x00", "\xff\xfe\r\n"}, {"", "{x}:owner:3qZaNx7zYpGX"},
 		{"a:", strings.Repeat("n", MaxLength)}, {"", "{lock:x}:rwlock:queue"}, {"{{", "}"},
 	} {
 		f.Add(s[0], s[1])

@@ -8,15 +8,14 @@ import (
 	"strings"
 )
 
-// Wakeup is the part of a message that is for one request: it was granted the lock, or should ask again soon, or the lease that
-// it led to is recalled. A message does not say when the grant was made or for how long: the waiter derives that from its last
-// heartbeat.
+// Wakeup is the part of a message that is for one request: it was granted the lock, or should ask again soon, or it, or the
+// lease that it led to, was broken. A message does not say when the grant was made or for how long: the waiter derives that
+// from its last heartbeat.
 type Wakeup struct {
-	Serial   string
-	Fence    int64    // of the grant; 0: there is none
-	RetryIn  int64    // ms after which to ask again, if there is no grant
-	Recalled bool     // the process is to give back the lease that it retains
-	Broken   *Breaker // who has ended the lease or the request; nil: nobody has
+	Serial  string
+	Fence   int64    // of the grant; 0: there is none
+	RetryIn int64    // ms after which to ask again, if there is no grant
+	Broken  *Breaker // who has ended the lease or the request; nil: nobody has
 }
 
 // Breaker is who has ended a lease or a request of another process, and why.
@@ -47,16 +46,13 @@ func parseNotice(text string) (*Breaker, error) {
 	return &Breaker{string(b), string(r)}, nil
 }
 
-// recall takes the place of the number in a recall.
-const recall = "recall"
-
 // maxMessage bounds the length of a message. A script grants about a thousand leases at once, and names each by a serial and a fence
 // of together 31 bytes at most.
 const maxMessage = 64 << 10
 
-// ParseMessage takes apart a message that a script published to a keeper: pairs of a serial and a number, which is a fence
-// or, if negative, the ms after which to ask again; or of a serial and the word recall; or of a serial and a notice that it was
-// broken. Whoever may publish can send any text, so the errors are short whatever it is.
+// ParseMessage takes apart a message that a script published to a keeper: pairs of a serial and a number, which is a fence or,
+// if negative, the ms after which to ask again; or of a serial and a notice that it was broken. Whoever may publish can send
+// any text, so the errors are short whatever it is.
 func ParseMessage(payload string) ([]Wakeup, error) {
 	if len(payload) > maxMessage {
 		return nil, fmt.Errorf("a message of %d bytes, the maximum is %d", len(payload), maxMessage)
@@ -79,9 +75,6 @@ func ParseMessage(payload string) ([]Wakeup, error) {
 func parseWakeup(serial, what string) (Wakeup, error) {
 	if !isSerial(serial) {
 		return Wakeup{}, fmt.Errorf("no serial of a request: %s", Excerpt(serial))
-	}
-	if what == recall {
-		return Wakeup{Serial: serial, Recalled: true}, nil
 	}
 	if notice, found := strings.CutPrefix(what, broken); found {
 		b, err := parseNotice(notice)

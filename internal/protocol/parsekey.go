@@ -91,6 +91,6 @@ func nameOf(prefix, base string, set *lua.Set, part KeyPart, key string) (name s
 // isOwnerKey reports whether a key is that of a keeper's label, or of its connection, under any prefix; see OwnerKey and ConnectionKey.
 func isOwnerKey(key string) bool {
 	key = strings.TrimSuffix(key, connectionPart)
-	i := len(key) - keeperIDLength
-	return i > 0 && strings.HasSuffix(key[:i], ownerPart) && IsKeeperID(key[i:])
+	i := strings.LastIndexByte(key, ':') + 1
+	return strings.HasSuffix(key[:i], ownerPart) && IsKeeperID(key[i:])
 }

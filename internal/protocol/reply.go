@@ -1,7 +1,6 @@
 package protocol
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 
@@ -44,7 +43,7 @@ func (n reply) check(script string, lengths map[int64]int) error {
 var (
 	acquired = map[int64]int{lua.Granted: 5, lua.Refused: 4, lua.Waiting: 7, lua.Tombstoned: 0, lua.Conflict: 0, lua.AboveLimit: 0}
 	broke    = map[int64]int{lua.Granted: 3, lua.Left: 3, lua.Refused: 3}
-	fastRen  = map[int64]int{lua.Granted: 1, lua.Recalled: 1, lua.Refused: 1}
+	fastRen  = map[int64]int{lua.Granted: 1, lua.Refused: 1}
 	renewed  = map[int64]int{lua.Granted: 2, lua.Refused: 1}
 	limited  = map[int64]int{lua.Granted: 7}
 	raised   = map[int64]int{lua.Granted: 2, lua.Unknown: 2, lua.Refused: 1}
@@ -52,7 +51,7 @@ var (
 )
 
 // minFenceAlone is less than any fence that is a reply of its own; see LEAST_FENCE in lua/lib/constants.lua.
-const minFenceAlone = 1e12
+const minFenceAlone = 9e14
 
 // maxFence is the largest fence: up to it, Lua represents all integers exactly.
 const maxFence = 1 << 53
@@ -119,9 +118,8 @@ func ParseBreakReply(n []int64) (BreakReply, error) {
 
 // RenewReply is the reply of renew.lua, of shorten.lua, or of a fast script that renews.
 type RenewReply struct {
-	Held     bool  // the token has the lease
-	Fence    int64 // of the lease; 0 by a fast script
-	Recalled bool  // of a lease that the process retains: somebody waits whom it excludes
+	Held  bool  // the token has the lease
+	Fence int64 // of the lease; 0 by a fast script
 }
 
 // ParseFastRenewReply returns the reply of a fast script that renews.
@@ -129,7 +127,7 @@ func ParseFastRenewReply(n []int64) (RenewReply, error) {
 	if err := reply(n).check("a fast renewal", fastRen); err != nil {
 		return RenewReply{}, err
 	}
-	return RenewReply{Held: n[0] != lua.Refused, Recalled: n[0] == lua.Recalled}, nil
+	return RenewReply{Held: n[0] != lua.Refused}, nil
 }
 
 // ParseRenewReply returns the reply of renew.lua or shorten.lua.
@@ -141,20 +139,6 @@ func ParseRenewReply(n []int64) (RenewReply, error) {
 		return RenewReply{}, invalid("renew", "fence %d", n[1])
 	}
 	return RenewReply{Held: true, Fence: n[1]}, nil
-}
-
-// ParseRetainedRenewReply is ParseRenewReply for a renewal of a lease that the process retains.
-func ParseRetainedRenewReply(n []int64) (RenewReply, error) {
-	if len(n) <= 1 {
-		return ParseRenewReply(n)
-	}
-	last := n[len(n)-1]
-	r, err := ParseRenewReply(n[:len(n)-1])
-	if err != nil || !r.Held || last&^1 != 0 {
-		return RenewReply{}, cmp.Or(err, invalid("renew", "recalled is %d", last))
-	}
-	r.Recalled = last == 1
-	return r, nil
 }
 
 // HeartbeatReply is the reply of heartbeat.lua.

@@ -30,7 +30,6 @@ var parsers = map[string]func([]int64) (any, error){
 	"heartbeat of one":   func(n []int64) (any, error) { return ParseHeartbeatReply(n, 1) },
 	"heartbeat of three": func(n []int64) (any, error) { return ParseHeartbeatReply(n, 3) },
 	"renew":              parser(ParseRenewReply),
-	"retained renew":     parser(ParseRetainedRenewReply),
 	"fast renew":         parser(ParseFastRenewReply),
 	"release":            parser(ParseReleaseReply),
 	"fast release":       parser(ParseFastReleaseReply),
@@ -81,11 +80,7 @@ func TestParseReply(t *testing.T) {
 		},
 		{"renew", []int64{lua.Granted, 7}, RenewReply{Held: true, Fence: 7}},
 		{"renew", []int64{lua.Refused}, RenewReply{}},
-		{"retained renew", []int64{lua.Granted, 7, 0}, RenewReply{Held: true, Fence: 7}},
-		{"retained renew", []int64{lua.Granted, 7, 1}, RenewReply{Held: true, Fence: 7, Recalled: true}},
-		{"retained renew", []int64{lua.Refused}, RenewReply{}},
 		{"fast renew", []int64{lua.Granted}, RenewReply{Held: true}},
-		{"fast renew", []int64{lua.Recalled}, RenewReply{Held: true, Recalled: true}},
 		{"fast renew", []int64{lua.Refused}, RenewReply{}},
 		{"release", []int64{lua.Granted}, ReleaseReply{Code: lua.Granted}},
 		{"release", []int64{lua.Left + 16}, ReleaseReply{Code: lua.Left, More: true}},
@@ -138,9 +133,6 @@ func TestInvalidReplies(t *testing.T) {
 		},
 		"renew": {
 			{lua.Granted}, {lua.Granted, 0}, {lua.Granted, -7}, {lua.Granted, 7, 1}, {lua.Refused, 0}, {lua.Waiting}, {lua.Held, 7}, {-1},
-		},
-		"retained renew": {
-			{lua.Granted}, {lua.Granted, 0}, {lua.Granted, 0, 0}, {lua.Granted, -1, 0}, {lua.Granted, 7, 2}, {lua.Granted, 7, 0, 0}, {lua.Refused, 0}, {lua.Refused, 0, 0},
 		},
 		"fast renew":       {{lua.Granted, 7}, {lua.Held}},
 		"release":          {{lua.Granted + 64}, {lua.Granted, 0}, {lua.Waiting}},
@@ -304,13 +296,11 @@ func TestParseInspectReply(t *testing.T) {
 
 func TestParseMessage(t *testing.T) {
 	for payload, want := range map[string][]Wakeup{
-		"a 7":                {{"a", 7, 0, false, nil}},
-		"a 7 1z 8":           {{"a", 7, 0, false, nil}, {"1z", 8, 0, false, nil}},
-		"a -250 b 7":         {{"a", 0, 250, false, nil}, {"b", 7, 0, false, nil}},
-		"a 9007199254740992": {{"a", maxFence, 0, false, nil}},
-		"0123456789abc 7":    {{"0123456789abc", 7, 0, false, nil}},
-		"a recall":           {{"a", 0, 0, true, nil}},
-		"a recall b 7":       {{"a", 0, 0, true, nil}, {"b", 7, 0, false, nil}},
+		"a 7":                {{"a", 7, 0, nil}},
+		"a 7 1z 8":           {{"a", 7, 0, nil}, {"1z", 8, 0, nil}},
+		"a -250 b 7":         {{"a", 0, 250, nil}, {"b", 7, 0, nil}},
+		"a 9007199254740992": {{"a", maxFence, 0, nil}},
+		"0123456789abc 7":    {{"0123456789abc", 7, 0, nil}},
 	} {
 		if got, err := ParseMessage(payload); err != nil || !slices.Equal(got, want) {
 			t.Errorf("%q: %v, %v; want %v", payload, got, err, want)
@@ -322,7 +312,7 @@ func TestInvalidMessages(t *testing.T) {
 	for _, payload := range []string{
 		"", " \t\n", "a", "recall", "a 7 b", "a  7", "a 7 ", "\x00\xff 7 \xff",
 		"0123456789abcd 7", "a:b 7", // the serial
-		"a x", "a 7.0", "a 1e3", "a 0x7", "a 0", "a -0", "a recalled", // neither a fence nor a time
+		"a x", "a 7.0", "a 1e3", "a 0x7", "a 0", "a -0", "a recall", // neither a fence nor a time
 		"a 9007199254740993", "a -9007199254740993", "a 9223372036854775808", "a -9223372036854775808",
 		"a broken:", "a broken:b3BzIDE", "a broken:b3BzIDE:!", "a broken:b3BzIDE=:",
 		"a broken:b3BzIDE:G1syShs", // an escape sequence
@@ -357,7 +347,7 @@ func FuzzParseMessage(f *testing.F) {
 			t.Errorf("%d wakeups", len(list))
 		}
 		for _, g := range list {
-			if !isSerial(g.Serial) || g.Fence < 0 || g.Fence > maxFence || g.RetryIn < 0 || bit(g.Fence > 0)+bit(g.RetryIn > 0)+bit(g.Recalled)+bit(g.Broken != nil) != 1 {
+			if !isSerial(g.Serial) || g.Fence < 0 || g.Fence > maxFence || g.RetryIn < 0 || bit(g.Fence > 0)+bit(g.RetryIn > 0)+bit(g.Broken != nil) != 1 {
 				t.Errorf("%+v", g)
 			}
 		}

@@ -22,11 +22,25 @@ const BehindWaiters = "(9000000000000000"
 // readers is what is added to the tickets of readers in the queue of a read-write lock; see READERS in lua/lib/constants.lua.
 const readers = 4_500_000_000_000_000
 
+// UnsetClock is what scripts add to the time of a server before that time, in s; see UNSET_CLOCK in lua/lib/constants.lua.
+const UnsetClock = 900000001
+
+// LastClock is the time from which on scripts refuse to work, in s; see LAST_CLOCK there.
+const LastClock = 3590000000
+
+// ScriptTime returns what scripts take a time of the server for, in µs.
+func ScriptTime(us int64) int64 {
+	if us < UnsetClock*1e6 {
+		return us + UnsetClock*1e6
+	}
+	return us
+}
+
 // QueueClasses returns the scores at which the waiters begin that the policy orders by their tickets. Of each class, the first has
 // waited longest.
 func QueueClasses(set *lua.Set) []string {
 	if set.Kind == lua.RWLock.Kind {
-		return []string{"0", "100000000000000", strconv.Itoa(readers)}
+		return []string{"0", "100000000000000", strconv.FormatInt(readers, 10)}
 	}
 	return []string{"-inf"}
 }

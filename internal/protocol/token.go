@@ -16,37 +16,36 @@ const (
 	FlagHeld       = "h" // semaphore: permits that are held until the lease ends; the number is their count
 	FlagByClock    = "c" // semaphore: permits that return by the clock; the number is their count
 	FlagLeastFence = "f" // redlock: the number is the least fence of the lease
-	FlagRetained   = "k" // mutex; rwlock, after FlagRead; semaphore, after FlagHeld: the process grants leases inside until this one is recalled
 	FlagBlock      = "b" // semaphore, after FlagByClock: the process has taken the permits ahead; scripts do not read it
-	FlagNoPush     = "s" // of any waiter: its keeper cannot receive messages
 )
 
-// recordMark precedes the token in the record that complete.lua writes in place of the lease.
-const recordMark = "done:"
+// RecordMark precedes the token in the record that complete.lua writes in place of the lease.
+const RecordMark = "done:"
 
 // IsRecord reports whether what holds a lock is not the token of a lease but the record of a completed one.
-func IsRecord(holder string) bool { return strings.HasPrefix(holder, recordMark) }
+func IsRecord(holder string) bool { return strings.HasPrefix(holder, RecordMark) }
 
 // Token is the identity of a request and of the lease that it is granted, and what it asks for. In text it is
 //
-//	<keeper>:<serial>~<note>:<ttl>.<claim ttl><flags><number>
+//	<keeper><address>:<serial>~<note>:<ttl>.<claim ttl><flags><number>
 //
 // with the note in base64 and left out with its ~ if it is empty, the times in ms, the flags lower-case letters that the policy of the
 // primitive reads, and the number left out if it is 0. For scripts, lua/lib/constants.lua has the same grammar, as one pattern.
 type Token struct {
 	Keeper   string // id of the keeper
-	Serial   string // of the request in the keeper; see Serials
+	Serial   string // of the request in the keeper; see NewSerial
 	Note     string // of the caller, for people; "" if it is none that CheckNote lets pass
 	TTL      int64  // ms: of the lease
 	ClaimTTL int64  // ms: of a lease granted to a waiter, until it is confirmed
 	Flags    string
-	Number   int64 // a semaphore's permits, a writer's streak, an upgrade's count, or a least fence
+	Number   int64  // a semaphore's permits, a writer's streak, an upgrade's count, or a least fence
+	Address  string // of the keeper when it made the request; see NewAddress
 }
 
 // String returns the text of the token.
 func (t Token) String() string {
 	b := make([]byte, 0, 64)
-	b = append(b, t.Keeper...)
+	b = append(append(b, t.Keeper...), t.Address...)
 	b = append(b, ':')
 	b = append(b, t.Serial...)
 	if t.Note != "" {
@@ -95,6 +94,7 @@ func ParseToken(text string) (t Token, ok bool) {
 	if t.Keeper, terms, ok = strings.Cut(text, ":"); !ok || t.Keeper == "" || !isPrintable(t.Keeper) {
 		return Token{}, false
 	}
+	t.Keeper, t.Address = cutAddress(t.Keeper)
 	if t.Serial, terms, ok = strings.Cut(terms, ":"); !ok || !isPrintable(t.Serial) || t.Serial == "" || t.Serial[0] == '~' {
 		return Token{}, false
 	}

@@ -6,18 +6,16 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/google/uuid"
 )
 
 func TestTokenRoundTrip(t *testing.T) {
 	for text, want := range map[string]Token{
-		"k:1a:30000.6000":          {"k", "1a", "", 30000, 6000, "", 0},
-		"k:1a:30000.6000r":         {"k", "1a", "", 30000, 6000, "r", 0},
-		"k:1a:30000.6000ws16":      {"k", "1a", "", 30000, 6000, "ws", 16},
-		"k:1a:10.10hc1000000":      {"k", "1a", "", 10, 10, "hc", 1000000},
-		"k:1a~am9iIDQy:10.10hc2":   {"k", "1a", "job 42", 10, 10, "hc", 2},
-		"k:z:1.1f9007199254740991": {"k", "z", "", 1, 1, "f", 1<<53 - 1},
+		"k:1a:30000.6000":          {"k", "1a", "", 30000, 6000, "", 0, ""},
+		"k:1a:30000.6000r":         {"k", "1a", "", 30000, 6000, "r", 0, ""},
+		"k:1a:30000.6000ws16":      {"k", "1a", "", 30000, 6000, "ws", 16, ""},
+		"k:1a:10.10hc1000000":      {"k", "1a", "", 10, 10, "hc", 1000000, ""},
+		"k:1a~am9iIDQy:10.10hc2":   {"k", "1a", "job 42", 10, 10, "hc", 2, ""},
+		"k:z:1.1f9007199254740991": {"k", "z", "", 1, 1, "f", 1<<53 - 1, ""},
 	} {
 		if got := want.String(); got != text {
 			t.Errorf("%+v is %q, want %q", want, got, text)
@@ -39,11 +37,11 @@ func TestParseTokenRejectsForeign(t *testing.T) {
 	}
 	for _, note := range []string{"", "!", "am9iIDR", "G1sySg", strings.Repeat("eHh4", 22)} { // no note that is shown
 		got, ok := ParseToken("k:1a~" + note + ":30000.6000r1")
-		if want := (Token{"k", "1a", "", 30000, 6000, "r", 1}); !ok || got != want {
+		if want := (Token{"k", "1a", "", 30000, 6000, "r", 1, ""}); !ok || got != want {
 			t.Errorf("with note %q: %+v, %v", note, got, ok)
 		}
 	}
-	longest := Token{strings.Repeat("k", 22), strings.Repeat("s", SerialLength), strings.Repeat("n", maxNote), 1 << 42, 1 << 42, "ukcbs", 1 << 53}
+	longest := Token{strings.Repeat("k", 25), strings.Repeat("s", SerialLength), strings.Repeat("n", maxNote), 1 << 42, 1 << 42, "ukcb", 1 << 53, ""}
 	if n := len(longest.String()); n > MaxTokenLength {
 		t.Errorf("a token has %d bytes", n)
 	}
@@ -77,6 +75,24 @@ func TestTokenOfUnprintableTextIsForeign(t *testing.T) {
 	}
 }
 
+// TestAddressOfToken: the address is the second part of what scripts take for the keeper, and other versions have none.
+func TestAddressOfToken(t *testing.T) {
+	for i := range 10 {
+		prefix, sharded := strings.Repeat("p", i*i), i%2 == 0
+		id, address := NewKeeperID(), NewAddress(prefix, sharded)
+		text := Token{Keeper: id, Address: address, Serial: "1a", TTL: 10, ClaimTTL: 10}.String()
+		if got, ok := ParseToken(text); !ok || got.Keeper != id || got.Address != address || got.String() != text ||
+			!strings.HasSuffix(address, WayOf(prefix, sharded)) || NewAddress(prefix, sharded) == address {
+			t.Errorf("%q is %+v", text, got)
+		}
+	}
+	for _, other := range []string{"k", strings.Repeat("k", 22), strings.Repeat("k", 19) + ".5", strings.Repeat("k", 21) + ".5"} {
+		if got, ok := ParseToken(other + ":1a:10.10"); !ok || got.Keeper != other || got.Address != "" {
+			t.Errorf("%q: %+v, %t", other, got, ok)
+		}
+	}
+}
+
 func TestKeeperIDs(t *testing.T) {
 	seen := map[string]bool{}
 	for range 1000 {
@@ -86,45 +102,22 @@ func TestKeeperIDs(t *testing.T) {
 		}
 		seen[id] = true
 	}
-	for _, text := range []string{
-		"", "x", "3qZaNx7zYpGXgfi8dCj6u", "3qZaNx7zYpGXgfi8dCj6ujj", // the length
-		"-qZaNx7zYpGXgfi8dCj6uj", "+qZaNx7zYpGXgfi8dCj6uj", "3qZ_Nx7zYpGXgfi8dCj6uj", "3qZ:Nx7zYpGXgfi8dCj6uj",
-		"ZZZZZZZZZZZZZZZZZZZZZZ",               // more than 128 bits
-		"0000000000000000000000",               // no random UUID
-		"8b0f2b0e-3f0a-4a55-9d8c-0c8a6a2f7b11", // a UUID in its usual form
-	} {
+	for _, text := range []string{"", "x", "3qZaNx7zYpG", "3qZaNx7zYpGXg", "-qZaNx7zYpGX", "+qZaNx7zYpGX", "3qZ_Nx7zYpGX", "3qZ:Nx7zYpGX"} {
 		if IsKeeperID(text) {
 			t.Errorf("%q is taken for an id", text)
 		}
 	}
 }
 
-func TestKeeperIDsHaveOneLength(t *testing.T) {
-	uuid.SetRand(zeros{})
-	defer uuid.SetRand(nil)
-	if id := NewKeeperID(); len(id) != keeperIDLength || !IsKeeperID(id) {
-		t.Errorf("id %q of few bits", id)
-	}
-}
-
-// zeros is a source of zeros.
-type zeros struct{}
-
-func (zeros) Read(b []byte) (int, error) {
-	clear(b)
-	return len(b), nil
-}
-
 // TestSerials: serials are drawn by many goroutines, are all different, and use all characters about equally often.
 func TestSerials(t *testing.T) {
 	const goroutines, each = 8, 2000
-	var source Serials
 	drawn := make([][]string, goroutines)
 	var wg sync.WaitGroup
 	for g := range drawn {
 		wg.Go(func() {
 			for range each {
-				s := source.Next()
+				s := NewSerial()
 				drawn[g] = append(drawn[g], string(s[:]))
 			}
 		})
@@ -155,10 +148,9 @@ func TestSerials(t *testing.T) {
 
 // TestTokenIsShort: the server keeps a string of up to 44 bytes in one piece.
 func TestTokenIsShort(t *testing.T) {
-	var source Serials
-	serial := source.Next()
-	for _, flags := range []string{"", FlagRetained, FlagRead, FlagRead + FlagRetained, FlagNoPush} {
-		text := Token{Keeper: NewKeeperID(), Serial: string(serial[:]), TTL: 30_000, ClaimTTL: 6_000, Flags: flags}.String()
+	serial := NewSerial()
+	for _, flags := range []string{"", FlagRead} {
+		text := Token{Keeper: NewKeeperID(), Address: NewAddress("lock:", false), Serial: string(serial[:]), TTL: 30_000, ClaimTTL: 6_000, Flags: flags}.String()
 		if len(text) > 44 {
 			t.Errorf("%s has %d bytes", text, len(text))
 		}
@@ -190,7 +182,7 @@ func TestParsersTakeLinearTime(t *testing.T) {
 		"a message":     func(s string) { _, _ = ParseMessage(s) },
 		"limits":        func(s string) { ParseLimits(s) },
 		"a key":         func(s string) { ParseKey("lock:", s) },
-		"a keeper's id": func(s string) { IsKeeperID(s) },
+		"a keeper's id": func(s string) { _ = IsKeeperID(s) },
 		"a holder": func(s string) {
 			_ = IsRecord(s)
 			_, _, _ = ParseHolders([]any{int64(1), int64(1), s, int64(1), int64(1), int64(1)})

@@ -2,6 +2,7 @@ package pubsub
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/transport"
@@ -57,6 +58,7 @@ func (s *Subscriber) discardLocked(c *conn) {
 	if !c.subscribing { // else sendUnsent closes it
 		s.wg.Go(func() { _ = c.sub.Close() }) // may block while go-redis is reconnecting
 	}
+	s.drawnAt = time.Time{}
 	for _, ch := range s.channels {
 		if ch.conn == c {
 			s.detachLocked(ch)
@@ -74,13 +76,17 @@ func (c *conn) sendUnsent() {
 	for isOpen() && len(c.unsent) > 0 {
 		channels := c.unsent
 		c.unsent = nil
+		var names []string
+		for _, ch := range channels {
+			names = append(names, ch.allNames()...)
+		}
 		timeout, stop := context.WithTimeout(s.closing, ackTimeout) // go-redis does not limit this dial
 		context.AfterFunc(timeout, func() {                         // also if it waits for another one, which Receive makes
 			stop()
 			s.checkAck(c, channels)
 		})
 		s.mu.Unlock()
-		err := c.subscribe(timeout, channels)
+		err := c.subscribe(timeout, names)
 		s.mu.Lock()
 		if err != nil {
 			s.discardLocked(c)
@@ -93,16 +99,26 @@ func (c *conn) sendUnsent() {
 	}
 }
 
-// subscribe sends the commands to subscribe to the channels, one for each, since a command must not name two slots.
-func (c *conn) subscribe(ctx context.Context, channels []*channel) (err error) {
+// subscribe sends the commands to subscribe to the names of channels, one for each, since a command must not name two slots.
+func (c *conn) subscribe(ctx context.Context, names []string) (err error) {
 	send := c.sub.Subscribe
 	if c.subscriber.Sharded() {
 		send = c.sub.SSubscribe
 	}
-	for i := 0; i < len(channels) && err == nil; i++ {
-		err = send(ctx, channels[i].name)
+	for i := 0; i < len(names) && err == nil; i++ {
+		err = send(ctx, names[i])
 	}
 	return err
+}
+
+// unsubscribe sends the command for names of one channel, which are in one slot.
+func (c *conn) unsubscribe(names []string) {
+	s := c.subscriber
+	if s.Sharded() {
+		_ = c.sub.SUnsubscribe(s.closing, names...)
+	} else {
+		_ = c.sub.Unsubscribe(s.closing, names...)
+	}
 }
 
 // startReceiving receives in the background from now on. It is called once the connection has been established, because go-redis
@@ -136,7 +152,7 @@ func (c *conn) receive() {
 func (c *conn) handleSubscription(msg *redis.Subscription) {
 	s := c.subscriber
 	s.mu.Lock()
-	ch := s.channels[msg.Channel]
+	ch := s.names[msg.Channel]
 	if ch == nil || ch.conn != c {
 		s.mu.Unlock()
 		return
@@ -145,14 +161,19 @@ func (c *conn) handleSubscription(msg *redis.Subscription) {
 	case "subscribe", "ssubscribe":
 		if ch.subscribed { // go-redis has connected again by itself; in between there was no subscription
 			s.detachLocked(ch)
-			ch.conn = c
+			ch.conn, ch.pending = c, ch.allNames()
 		}
-		ch.subscribed, ch.subscribedAt = true, time.Now()
-		ch.epoch.Add(1)
-		close(ch.settled)
 		s.failures = 0
+		if ch.pending = slices.DeleteFunc(ch.pending, func(name string) bool { return name == msg.Channel }); len(ch.pending) > 0 {
+			break
+		}
+		ch.subscribed, ch.acknowledged, ch.subscribedAt = true, true, time.Now()
+		close(ch.settled)
+		if len(ch.ids) > 1 {
+			s.trim(ch)
+		}
 		s.mu.Unlock()
-		s.cfg.Subscribed(msg.Channel)
+		s.cfg.Subscribed(ch.prefix)
 		return
 	case "sunsubscribe": // the slot has moved; go-redis does not follow it (issues 3099, 3133)
 		s.detachLocked(ch)

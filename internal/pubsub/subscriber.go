@@ -10,12 +10,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/cenkalti/backoff/v4"
 	"github.com/lockkeeper/lockkeeper/internal/client"
+	"github.com/lockkeeper/lockkeeper/internal/random"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -29,13 +29,18 @@ var ErrClosed = errors.New("closed")
 const (
 	ackTimeout         = 5 * time.Second // after which a connection that has not acknowledged a channel is closed
 	denialTTL          = time.Minute     // how long a refused channel is not tried again
+	doubtTTL           = 10 * time.Minute
 	channelIdleTimeout = time.Minute     // how long an unused channel stays subscribed
+	unusedTTL          = time.Second     // how long an id is kept that no channel has
+	trimInterval       = 5 * time.Second // how often it is looked which ids of a channel are still in use, if there are several
 	sweepInterval      = time.Second     // how often unused channels are looked for at most, since there may be many
 )
 
 // Config is what a Subscriber needs. All fields are required.
 type Config struct {
 	Client     *client.Client
+	NewID      func() string                   // draws an id, without ":", with which the names of channels end
+	InUse      func() map[string]bool          // the ids that messages may still be published to; called without any mutex of this package
 	Received   func(payload string)            // called for each message, from one goroutine per connection; must not block
 	Subscribed func(channel string)            // called when the server acknowledges a channel, the first time and after each reconnection
 	Denied     func(channel string, err error) // called once when the server refuses a channel
@@ -44,12 +49,15 @@ type Config struct {
 // Subscriber subscribes to channels. It is safe for concurrent use.
 type Subscriber struct {
 	cfg     Config
-	backoff *backoff.ExponentialBackOff // between failed attempts; used by reconnect only
+	backoff *random.Backoff // between failed attempts; used by reconnect only
 
 	mu           sync.Mutex // guards the fields below; not held while a command is sent
 	channels     map[string]*channel
+	names        map[string]*channel // by each of their names
+	unused       string              // the id of the next channel
+	drawnAt      time.Time           // when that was drawn
 	conns        map[*conn]struct{}
-	sweptAt      time.Time
+	sweeping     bool // sweep is to run
 	failures     int  // connections lost, and failed node lookups, since the last acknowledgement
 	shortLived   int  // connections lost, one after the other, that were used for less than a second
 	reconnecting bool // a goroutine is in reconnect
@@ -59,26 +67,31 @@ type Subscriber struct {
 	wg           sync.WaitGroup
 }
 
-// channel is a channel that is or will be subscribed.
+// channel is a channel that is or will be subscribed, by one name or several. Each is the prefix and an id.
+//
+// Before a channel is subscribed on a connection, it gets another id for the requests to come. Two processes that were restored from one
+// snapshot do not share a connection, so at most one of them stays with the id that both have. Ids that are in use stay as well.
 type channel struct {
-	name         string
+	prefix       string
+	ids          []string      // the last one is for requests to come
+	acknowledged bool          // the server has acknowledged that one
+	stale        bool          // it was to be subscribed on a connection that is lost
+	pending      []string      // names that the server has not acknowledged on conn
 	conn         *conn         // that it is or will be subscribed on; nil if none is assigned
-	subscribed   bool          // the server has acknowledged it on conn
+	subscribed   bool          // the server has acknowledged all names on conn
 	subscribedAt time.Time     // when the server acknowledged it
+	doubtedUntil time.Time     // until when it is not counted on; see Doubt
 	lostAt       time.Time     // since when it is not subscribed, if it is not
-	epoch        atomic.Uint64 // counts each time that subscribed changes; so it is odd while it is set
 	denied       error         // why the server refused it, or nil
 	deniedUntil  time.Time     // when it may be tried again
 	settled      chan struct{} // closed while the channel is subscribed or denied
-	refs         int           // Retain calls without a Release
+	refs         int           // Hold calls without a Release
 	idleSince    time.Time     // when refs became 0
 }
 
 // New returns a Subscriber without channels. It does no I/O and starts no goroutine.
 func New(cfg Config) *Subscriber {
-	s := &Subscriber{cfg: cfg, channels: map[string]*channel{}, conns: map[*conn]struct{}{}}
-	s.backoff = backoff.NewExponentialBackOff(
-		backoff.WithInitialInterval(10*time.Millisecond), backoff.WithMaxInterval(time.Second), backoff.WithMaxElapsedTime(0))
+	s := &Subscriber{cfg: cfg, backoff: random.NewBackoff(10*time.Millisecond, time.Second), channels: map[string]*channel{}, names: map[string]*channel{}, conns: map[*conn]struct{}{}}
 	s.closing, s.close = context.WithCancel(context.Background())
 	return s
 }
@@ -99,17 +112,37 @@ func (s *Subscriber) SubscribedSince(name string) time.Time {
 	return time.Time{}
 }
 
-// CannotReceive reports whether messages to the channel do not come: the server has refused it, or it has not been subscribed for so
-// long. Then it goes on trying in the background. It reports false for a channel to which nobody has subscribed.
-func (s *Subscriber) CannotReceive(name string, after time.Duration) bool {
+// Reliable reports whether waiters may count on the messages of a channel: the server has acknowledged it, and there is no doubt.
+func (s *Subscriber) Reliable(name string) bool {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	ch := s.channels[name]
-	missing := ch != nil && !ch.subscribed && (ch.denied != nil || time.Since(ch.lostAt) >= after)
-	s.mu.Unlock()
-	if missing {
-		s.Begin(name)
+	return ch != nil && ch.subscribed && !time.Now().Before(ch.doubtedUntil)
+}
+
+// Missing reports whether the server has not acknowledged a channel since before then, though it has not refused it either.
+func (s *Subscriber) Missing(name string, then time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ch := s.channels[name]
+	return ch != nil && !ch.subscribed && ch.denied == nil && !ch.lostAt.After(then)
+}
+
+// Doubt notes that the server passes over the waiters of a channel though it has acknowledged it: it does not count this subscriber, because
+// a proxy keeps the subscription elsewhere, or has dropped it. For ten minutes nobody counts on the channel, and it is subscribed
+// anew once. Doubt reports whether that is news.
+func (s *Subscriber) Doubt(name string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ch, now := s.channels[name], time.Now()
+	if ch == nil || now.Before(ch.doubtedUntil) {
+		return false
 	}
-	return missing
+	ch.doubtedUntil = now.Add(doubtTTL)
+	if ch.conn != nil {
+		s.discardLocked(ch.conn)
+	}
+	return true
 }
 
 // Subscribe subscribes to the channel. It blocks until the server acknowledges or refuses it (ErrDenied), until ctx ends,
@@ -152,34 +185,120 @@ func (s *Subscriber) channelLocked(name string) *channel {
 	ch := s.channels[name]
 	if ch == nil {
 		now := time.Now()
-		ch = &channel{name: name, settled: make(chan struct{}), lostAt: now, idleSince: now}
-		s.channels[name] = ch
-		s.sweepLocked()
+		ch = &channel{prefix: name, ids: []string{s.unusedLocked()}, settled: make(chan struct{}), lostAt: now, idleSince: now}
+		s.channels[name], s.names[name+ch.ids[0]], s.drawnAt = ch, ch, time.Time{}
+		s.sweepLaterLocked(channelIdleTimeout)
 		s.reconnectLocked()
 	}
 	return ch
 }
 
-// Retain marks the channel as in use by one more queue of waiters. Release undoes it. If the channel was unused for
+// ID returns the id for the token of a request, to which messages are then published.
+func (s *Subscriber) ID(name string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if ch := s.channels[name]; ch != nil {
+		return ch.ids[len(ch.ids)-1]
+	}
+	return s.unusedLocked()
+}
+
+// unusedLocked returns the id of a channel that there is not yet: a new one, unless one was drawn just now for a request that is under way.
+func (s *Subscriber) unusedLocked() string {
+	if now := time.Now(); now.Sub(s.drawnAt) >= unusedTTL {
+		s.unused, s.drawnAt = s.cfg.NewID(), now
+	}
+	return s.unused
+}
+
+// renewIDs draws ids for the requests to come on channels that have lost their connection, and removes those that are not in use. While the
+// server is out of reach, an id that requests have is not replaced, so that there are not more and more.
+func (s *Subscriber) renewIDs(channels []*channel) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	channels = slices.DeleteFunc(slices.Clone(channels), func(ch *channel) bool { return !ch.stale })
+	if len(channels) == 0 {
+		return
+	}
+	s.mu.Unlock()
+	inUse := s.cfg.InUse()
+	s.mu.Lock()
+	for _, ch := range channels {
+		if s.channels[ch.prefix] != ch {
+			continue // it was given up meanwhile
+		}
+		for _, name := range ch.allNames() {
+			delete(s.names, name)
+		}
+		last := ch.ids[len(ch.ids)-1]
+		ch.ids = slices.DeleteFunc(ch.ids, func(id string) bool { return !inUse[id] })
+		if ch.acknowledged || !inUse[last] {
+			ch.ids, ch.acknowledged = append(ch.ids, s.cfg.NewID()), false
+		}
+		for _, name := range ch.allNames() {
+			s.names[name] = ch
+		}
+	}
+}
+
+// trim unsubscribes from names of a channel that are no longer in use, and comes back while there are others.
+func (s *Subscriber) trim(ch *channel) {
+	time.AfterFunc(trimInterval, func() {
+		inUse := s.cfg.InUse()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.closed || !ch.subscribed || s.channels[ch.prefix] != ch || len(ch.ids) == 1 {
+			return // when it is subscribed again, trim is called again
+		}
+		c, last, unused := ch.conn, ch.ids[len(ch.ids)-1], []string(nil)
+		ch.ids = slices.DeleteFunc(ch.ids, func(id string) bool {
+			if inUse[id] || id == last {
+				return false
+			}
+			delete(s.names, ch.prefix+id)
+			unused = append(unused, ch.prefix+id)
+			return true
+		})
+		if len(unused) > 0 {
+			s.wg.Go(func() { c.unsubscribe(unused) })
+		}
+		s.trim(ch)
+	})
+}
+
+// allNames returns the names of a channel.
+func (ch *channel) allNames() (names []string) {
+	for _, id := range ch.ids {
+		names = append(names, ch.prefix+id)
+	}
+	return names
+}
+
+// Hold marks the channel as in use by one more queue of waiters. Release undoes it. If the channel was unused for
 // so long that it was given up meanwhile, it is subscribed again in the background.
-func (s *Subscriber) Retain(name string) {
+func (s *Subscriber) Hold(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.channelLocked(name).refs++
 }
 
-// RetainSubscribed is Retain if the channel is subscribed. It returns a number that is odd while the channel is subscribed, and
-// changes with each subscription. If the channel is not subscribed, it subscribes to it in the background, and returns nil.
-func (s *Subscriber) RetainSubscribed(name string) *atomic.Uint64 {
+// Use makes the id of a request that waits one of the channel's, which it is not yet if the channel was made after the request.
+func (s *Subscriber) Use(name, id string) {
 	s.mu.Lock()
-	if ch := s.channels[name]; ch != nil && ch.subscribed {
-		ch.refs++
-		s.mu.Unlock()
-		return &ch.epoch
+	defer s.mu.Unlock()
+	ch := s.channels[name]
+	switch {
+	case ch == nil:
+		s.unused, s.drawnAt = id, time.Now() // which the channel gets
+		s.channelLocked(name)
+	case !slices.Contains(ch.ids, id):
+		ch.ids = slices.Insert(ch.ids, 0, id)
+		s.names[name+id] = ch
+		if ch.conn != nil { // it is subscribed once more, by all its names
+			s.detachLocked(ch)
+			s.reconnectLocked()
+		}
 	}
-	s.mu.Unlock()
-	s.Begin(name)
-	return nil
 }
 
 // Begin subscribes to the channel in the background.
@@ -189,13 +308,14 @@ func (s *Subscriber) Begin(name string) {
 	_ = s.Subscribe(ctx, name)
 }
 
-// Release undoes a Retain. An unused channel stays subscribed for a while, because it is likely to be used again.
+// Release undoes a Hold. An unused channel stays subscribed for a while, because it is likely to be used again.
 func (s *Subscriber) Release(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if ch := s.channels[name]; ch != nil && ch.refs > 0 {
 		ch.refs--
 		ch.idleSince = time.Now()
+		s.sweepLaterLocked(channelIdleTimeout)
 	}
 }
 
@@ -223,31 +343,47 @@ func (s *Subscriber) Close() {
 	s.wg.Wait()
 }
 
-// sweepLocked unsubscribes from channels that have been unused for channelIdleTimeout. On a single server there is only
-// one channel, which stays.
-func (s *Subscriber) sweepLocked() {
-	now := time.Now()
-	if !s.Sharded() || now.Sub(s.sweptAt) < sweepInterval {
-		return
+// sweepLaterLocked lets sweep run after that time, unless it is to run already. On a single server there is only one channel, which stays.
+func (s *Subscriber) sweepLaterLocked(after time.Duration) {
+	if s.Sharded() && !s.sweeping {
+		s.sweeping = true
+		time.AfterFunc(after, s.sweep)
 	}
-	s.sweptAt = now
+}
+
+// sweep unsubscribes from channels that have been unused for channelIdleTimeout, and comes back while others are unused.
+func (s *Subscriber) sweep() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sweeping = false
+	next := time.Duration(0)
 	for name, ch := range s.channels {
-		if ch.refs > 0 || now.Sub(ch.idleSince) < channelIdleTimeout {
-			continue
+		left := channelIdleTimeout - time.Since(ch.idleSince)
+		switch {
+		case ch.refs > 0 || s.closed:
+		case left > 0 && (next == 0 || left < next):
+			next = left
+		case left <= 0:
+			delete(s.channels, name)
+			names := ch.allNames()
+			for _, name := range names {
+				delete(s.names, name)
+			}
+			if c := ch.conn; c != nil {
+				s.wg.Go(func() { c.unsubscribe(names) })
+			}
 		}
-		delete(s.channels, name)
-		if c := ch.conn; c != nil {
-			s.wg.Go(func() { _ = c.sub.SUnsubscribe(s.closing, name) })
-		}
+	}
+	if next > 0 {
+		s.sweepLaterLocked(max(next, sweepInterval))
 	}
 }
 
 // detachLocked removes a channel from its connection.
 func (s *Subscriber) detachLocked(ch *channel) {
-	ch.conn = nil
+	ch.conn, ch.stale = nil, true
 	if ch.subscribed {
 		ch.subscribed, ch.settled, ch.lostAt = false, make(chan struct{}), time.Now()
-		ch.epoch.Add(1)
 	}
 }
 
@@ -272,7 +408,7 @@ func (s *Subscriber) reconnect() {
 			s.backoff.Reset()
 		default:
 			select {
-			case <-time.After(s.backoff.NextBackOff()):
+			case <-time.After(s.backoff.Next()):
 			case <-s.closing.Done():
 				continue
 			}
@@ -298,9 +434,10 @@ func (s *Subscriber) unassigned() ([]*channel, int) {
 
 // connect subscribes to the channels, each on the connection to its node.
 func (s *Subscriber) connect(channels []*channel) {
+	s.renewIDs(channels)
 	byNode := map[*redis.Client][]*channel{}
 	for _, ch := range channels {
-		node, err := s.cfg.Client.Primary(s.closing, ch.name)
+		node, err := s.cfg.Client.Primary(s.closing, ch.prefix)
 		if err != nil {
 			s.mu.Lock()
 			s.failures++
@@ -323,7 +460,7 @@ func (s *Subscriber) subscribeOn(node *redis.Client, channels []*channel) {
 		return
 	}
 	for _, ch := range channels {
-		ch.conn = c
+		ch.conn, ch.pending, ch.stale = c, ch.allNames(), false
 	}
 	if c.unsent = append(c.unsent, channels...); !c.subscribing {
 		c.subscribing = true

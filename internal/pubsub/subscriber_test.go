@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net"
 	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -36,16 +38,26 @@ type fixture struct {
 	net      *faultnet.Net
 	dials    atomic.Int32
 	dialing  []context.Context // of each dial
+	ids      int               // so many were drawn
+	id       func(n int) string
+	inUse    atomic.Pointer[map[string]bool]
 	received chan string
 	resumed  chan string
 	denied   chan string
 }
 
 func newFixture(t *testing.T, rdb redis.UniversalClient) *fixture {
-	r := &fixture{T: t, received: make(chan string, 100), resumed: make(chan string, 100), denied: make(chan string, 100)}
+	r := &fixture{T: t, id: func(int) string { return "" }, received: make(chan string, 100), resumed: make(chan string, 100), denied: make(chan string, 100)}
 	c := must.Get(client.New(rdb))(t)
 	r.Subscriber = New(Config{
-		Client:     c,
+		Client: c,
+		NewID:  func() string { r.ids++; return r.id(r.ids) },
+		InUse: func() map[string]bool {
+			if ids := r.inUse.Load(); ids != nil {
+				return *ids
+			}
+			return nil
+		},
 		Received:   func(payload string) { r.received <- payload },
 		Subscribed: func(channel string) { r.resumed <- channel },
 		Denied:     func(channel string, err error) { r.denied <- channel + ": " + err.Error() },
@@ -245,10 +257,10 @@ func TestReconnectBackoff(t *testing.T) {
 func TestReconnectionOfGoRedisIsVisible(t *testing.T) {
 	inBubble(t, func(r *fixture) {
 		r.mustSubscribe("other")
-		var peer *server.Peer
+		var subscribes atomic.Pointer[server.Peer]
 		r.mini.Server().SetPreHook(func(c *server.Peer, cmd string, _ ...string) bool {
 			if cmd == "SUBSCRIBE" {
-				peer = c
+				subscribes.Store(c)
 			}
 			if cmd == "CLIENT" {
 				c.WriteOK() // also to CLIENT MAINT_NOTIFICATIONS
@@ -257,8 +269,9 @@ func TestReconnectionOfGoRedisIsVisible(t *testing.T) {
 		})
 		r.Replace("other")
 		r.mustSubscribe("c")
-		epoch := r.RetainSubscribed("c")
-		before := epoch.Load()
+		before := r.SubscribedSince("c")
+		time.Sleep(time.Second)
+		peer := subscribes.Load()
 		peer.WritePushLen(4)
 		peer.WriteBulk("MOVING")
 		peer.WriteInt(1)
@@ -268,8 +281,8 @@ func TestReconnectionOfGoRedisIsVisible(t *testing.T) {
 		dials := r.dials.Load()
 		r.mini.Publish("c", "hello") // go-redis looks for other messages when there is one
 		synctest.Wait()
-		if now := epoch.Load(); r.dials.Load() == dials || now == before || now%2 == 0 {
-			r.Errorf("%d dials, epoch %d before and %d after", r.dials.Load()-dials, before, now)
+		if now := r.SubscribedSince("c"); r.dials.Load() == dials || !now.After(before) {
+			r.Errorf("%d dials, subscribed since %v before and %v after", r.dials.Load()-dials, before, now)
 		}
 	})
 }
@@ -497,26 +510,49 @@ func TestClusterChannelsAreSharded(t *testing.T) {
 	says(channels[1], "still here")
 }
 
-// TestRetainedChannelIsSubscribed checks that a channel is subscribed again that was unused for long, and was given up just before a waiter
-// was queued that uses it.
-func TestRetainedChannelIsSubscribed(t *testing.T) {
-	r := newFixture(t, redistest.StartCluster(t, 1, 0).Client())
-	defer r.Close()
-	r.mustSubscribe("{a}:wake")
-	r.expect("resumed", r.resumed, "{a}:wake")
-	r.mu.Lock()
-	r.channels["{a}:wake"].idleSince, r.sweptAt = time.Now().Add(-channelIdleTimeout), time.Time{}
-	r.mu.Unlock()
-	r.mustSubscribe("{b}:wake")
-	r.expect("resumed", r.resumed, "{b}:wake")
-	r.expectUnsubscribed("{a}:wake")
-	r.Retain("{a}:wake")
-	r.expect("resumed", r.resumed, "{a}:wake")
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if refs := r.channels["{a}:wake"].refs; refs != 1 {
-		t.Errorf("%d queues use the channel", refs)
-	}
+// TestUnusedChannelsAreGivenUp checks when channels of a Cluster that nobody uses are given up, that one is subscribed again if a waiter uses it
+// then, and that nothing of the others remains.
+func TestUnusedChannelsAreGivenUp(t *testing.T) {
+	embedded.RunCluster(t, 2, func(c *embedded.Cluster) {
+		rdb := c.Client(c.Network())
+		r := newFixture(c.T, rdb)
+		r.id = strconv.Itoa
+		subscribed := func(want ...string) {
+			t.Helper()
+			synctest.Wait()
+			got := c.Subscriptions("")
+			slices.Sort(got)
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if !slices.Equal(got, want) || len(r.names) != len(want) || len(r.channels) != len(want) {
+				t.Errorf("subscribed to %q, and %d names of %d channels, want %q", got, len(r.names), len(r.channels), want)
+			}
+		}
+		r.Hold("{a}:")
+		r.mustSubscribe("{b}:")
+		time.Sleep(channelIdleTimeout - time.Millisecond)
+		r.Hold("{c}:")
+		subscribed("{a}:1", "{b}:2", "{c}:3")
+		time.Sleep(2 * time.Millisecond)
+		subscribed("{a}:1", "{c}:3")
+		r.Hold("{b}:")
+		r.Release("{c}:")
+		time.Sleep(time.Hour)
+		subscribed("{a}:1", "{b}:4")
+		r.Hold("{b}:")
+		r.Release("{b}:")
+		r.Release("{a}:")
+		time.Sleep(time.Hour)
+		subscribed("{b}:4")
+		r.Release("{b}:")
+		time.Sleep(channelIdleTimeout)
+		subscribed()
+		r.Use("{a}:", "of a request before that")
+		r.Hold("{a}:")
+		subscribed("{a}:of a request before that")
+		r.Close()
+		must.Report(t, rdb.Close())
+	})
 }
 
 // TestReconnectBackoffAfterAcknowledgements: connections that break right after the acknowledgement are not replaced without pauses.
@@ -639,4 +675,50 @@ func TestRedialThatHangs(t *testing.T) {
 	}
 	r.Close()
 	_ = rdb.Close()
+}
+
+// TestIDsOfChannel: each connection begins with a new id for the requests to come. Ids that are in use keep their names as long as they are, and
+// while the server is out of reach there are not more and more.
+func TestIDsOfChannel(t *testing.T) {
+	inBubble(t, func(r *fixture) {
+		r.id = strconv.Itoa
+		r.inUse.Store(&map[string]bool{})
+		subscribers := func(want ...int) {
+			r.Helper()
+			r.mustSubscribe("c")
+			synctest.Wait()
+			for i, n := range want {
+				name := "c" + strconv.Itoa(i+1)
+				if got := r.mini.PubSubNumSub(name)[name]; got != n {
+					r.Errorf("%d subscribers of %s, want %d", got, name, n)
+				}
+			}
+		}
+		if a, b := r.ID("c"), r.ID("d"); a != "1" || b != "1" {
+			r.Errorf("ids %s and %s of requests that are under way", a, b)
+		}
+		r.inUse.Store(&map[string]bool{"1": true})
+		subscribers(1)
+		r.net.Cut()
+		subscribers(1, 1)
+		if id := r.ID("c"); id != "2" {
+			r.Errorf("id %s on the second connection", id)
+		}
+		r.mini.Publish("c1", "to the first")
+		r.expect("received", r.received, "to the first")
+		synctest.Wait()
+		r.inUse.Store(&map[string]bool{})
+		time.Sleep(trimInterval)
+		subscribers(0, 1)
+		synctest.Wait()
+		r.inUse.Store(&map[string]bool{"3": true})
+		r.net.Down()
+		time.Sleep(time.Minute)
+		r.net.Restore()
+		subscribers(0, 0, 1, 0)
+		time.Sleep(time.Minute)
+		if id := r.ID("d"); id != "4" {
+			r.Errorf("id %s of another channel", id)
+		}
+	})
 }

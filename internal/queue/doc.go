@@ -10,6 +10,5 @@
 //
 // The local queue of a mutex, whose callers take turns inside a process, has no pure form. Its order is that of a list, from which a caller
 // can leave in constant time; a copy of that list without pointers would decide nothing. What is to be decided about a caller that gives up
-// as its turn comes is that the turn is handed on, which is one comparison under the mutex of the list. (The turns by a retained lease have
-// more to decide, and are in package retain.)
+// as its turn comes is that the turn is handed on, which is one comparison under the mutex of the list.
 package queue

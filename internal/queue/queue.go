@@ -13,6 +13,7 @@ const Batch = 1000
 // Rules are what the queues of a keeper have in common. They do not change.
 type Rules struct {
 	Interval   time.Duration // between the heartbeats of a waiter
+	Timeout    time.Duration // after which the server removes a waiter without a heartbeat
 	MaxElapsed time.Duration // of heartbeats that fail, after which waiters give up; negative: never
 }
 
@@ -29,6 +30,7 @@ type Queue struct {
 	timer    claim.Instant // when the timer fires; 0: it is not set
 	failed   claim.Instant // when the first command failed since one was answered
 	notified claim.Instant // when a message last said when to send a heartbeat
+	pause    time.Duration // before the next heartbeat of the first waiter, after waiters were queued again; 0: until it is due
 }
 
 // Beat says which waiters send heartbeats.
@@ -125,11 +127,22 @@ func (q *Queue) Answered(r *Rules, now claim.Instant, of, unknown int, rejoins b
 	case of < min(q.Waiters(), Batch): // it may not know the others either
 		q.AllBy(now, out)
 	}
-	if rejoins {
+	at := next(r, now, retryIn, more || q.again)
+	switch {
+	case rejoins:
 		q.inFlight++
+		q.pause = r.Interval / pauses
+	case q.pause > 0 && q.pause < r.Interval:
+		at = min(at, now.Add(q.pause))
+		q.pause *= 4
 	}
-	q.wake(next(r, now, retryIn, more || q.again), out)
+	q.wake(at, out)
 }
+
+// pauses is which part of an interval passes before the first waiter asks again after the server had passed over it. Each pause is four times
+// as long as the one before, up to the interval. The lock may be granted to it at any moment now, and a message may not reach it: so its
+// turn comes a heartbeat late, and not two.
+const pauses = 256
 
 // Failed handles that a command was not answered. The next one is sent after the pause, or when the next heartbeats are due.
 func (q *Queue) Failed(r *Rules, now claim.Instant, retryable bool, pause time.Duration, out *Effects) {
@@ -145,11 +158,11 @@ func (q *Queue) Failed(r *Rules, now claim.Instant, retryable bool, pause time.D
 	q.wake(now.Add(pause), out)
 }
 
-// Missed reports, of a waiter that the server does not know, whether the subscription has not received what the server has published,
-// and is to be replaced. It began at since (0: there is none), and the waiter's last call that was answered was sent at asked: if the
-// process was subscribed since, and no message has come, the server had no reason to pass over the waiter.
-func (q *Queue) Missed(since, asked claim.Instant) bool {
-	return since > 0 && since < asked && q.notified <= asked
+// Missed reports, of a waiter that the server does not know, whether the server has passed over it though it should not have. The subscription
+// began at since (0: there is none), and the waiter's last call that was answered was sent at asked: if the process was
+// subscribed since, its heartbeat has not lapsed, and no message has come, the server does not count the subscription.
+func (q *Queue) Missed(r *Rules, now, since, asked claim.Instant) bool {
+	return since > 0 && since < asked && q.notified <= asked && now < asked.Add(r.Timeout)
 }
 
 // wake makes the timer fire at that time at the latest.

@@ -196,37 +196,36 @@ func TestNeverGivesUp(t *testing.T) {
 
 func TestMissed(t *testing.T) {
 	for _, c := range []struct {
-		since, asked, notified claim.Instant
-		want                   bool
+		since, asked, notified, now claim.Instant
+		want                        bool
 	}{
-		{1, 2, 0, true},
-		{0, 2, 0, false}, // not subscribed
-		{2, 2, 0, false}, // perhaps not subscribed when the server passed over the waiter
-		{3, 2, 0, false},
-		{1, 3, 2, true},
-		{1, 3, 3, true},
-		{1, 3, 4, false}, // messages come
+		{1, 2, 0, 3, true},
+		{0, 2, 0, 3, false}, // not subscribed
+		{2, 2, 0, 3, false}, // perhaps not subscribed when the server passed over the waiter
+		{3, 2, 0, 3, false},
+		{1, 3, 2, 4, true},
+		{1, 3, 3, 4, true},
+		{1, 3, 4, 4, false}, // messages come
+		{1, 2, 0, 11, true},
+		{1, 2, 0, 12, false}, // its heartbeat has lapsed
 	} {
 		var q Queue
 		if c.notified > 0 {
 			q.Notified(c.notified, c.notified, &Effects{})
 		}
-		if got := q.Missed(c.since, c.asked); got != c.want {
-			t.Errorf("subscribed at %d, asked at %d, notified at %d: %v", c.since, c.asked, c.notified, got)
+		if got := q.Missed(&Rules{Timeout: 10}, c.now, c.since, c.asked); got != c.want {
+			t.Errorf("subscribed at %d, asked at %d, notified at %d, now %d: %v", c.since, c.asked, c.notified, c.now, got)
 		}
 	}
 }
 
 func TestExpected(t *testing.T) {
 	for _, c := range []struct {
-		since, before claim.Instant
-		grant, recall bool
-	}{{0, 2, false, false}, {1, 2, true, true}, {2, 2, true, false}, {3, 2, false, false}} {
-		if got := GrantExpected(c.since, c.before, false); got != c.grant {
-			t.Errorf("a grant: subscribed at %d, asked at %d: %v", c.since, c.before, got)
-		}
-		if got := RecallExpected(c.since, c.before); got != c.recall {
-			t.Errorf("a recall: subscribed at %d, granted at %d: %v", c.since, c.before, got)
+		since, asked claim.Instant
+		want         bool
+	}{{0, 2, false}, {1, 2, true}, {2, 2, true}, {3, 2, false}} {
+		if got := GrantExpected(c.since, c.asked, false); got != c.want {
+			t.Errorf("subscribed at %d, asked at %d: %v", c.since, c.asked, got)
 		}
 	}
 	if GrantExpected(1, 2, true) {
@@ -235,36 +234,25 @@ func TestExpected(t *testing.T) {
 }
 
 func TestReview(t *testing.T) {
-	by := func(d time.Duration, recall bool, channel string) Message { return Message{at(d), recall, channel} }
+	by := func(d time.Duration, channel string) Message { return Message{at(d), channel} }
 	gone := func(m Message) Message { m.By = 0; return m }
-	a, later, other := by(ms, false, "a"), by(3*ms, false, "a"), by(2*ms, false, "b")
-	recall := by(ms, true, "a")
+	a, later, other := by(ms, "a"), by(3*ms, "a"), by(2*ms, "b")
 	for _, c := range []struct {
 		name     string
-		lost     time.Duration // when a recall was lost before; -ms: it was a grant; 0: nothing was
 		now      time.Duration
 		expected []Message
 		stale    []string
 		left     []Message
 		next     time.Duration
 	}{
-		{"too early", 0, 0, []Message{a, other}, nil, []Message{a, other}, ms},
-		{"the earliest is next", 0, 0, []Message{other, a}, nil, []Message{other, a}, ms},
-		{"stale", 0, ms, []Message{a, later, other}, []string{"a"}, []Message{gone(a), gone(later), other}, 2 * ms},
-		{"both", 0, 2 * ms, []Message{other, a, later}, []string{"b", "a"}, []Message{gone(other), gone(a), gone(later)}, 0},
-		{"gone before", 0, time.Hour, []Message{gone(a)}, nil, []Message{gone(a)}, 0},
-		{"a recall", 0, ms, []Message{recall, other}, []string{"a"}, []Message{gone(recall), other}, 2 * ms},
-		{"another recall soon after", ms - time.Minute + 1, ms, []Message{recall, later}, nil, []Message{gone(recall), later}, 3 * ms},
-		{"another recall later", ms - time.Minute, ms, []Message{recall, later}, []string{"a"}, []Message{gone(recall), gone(later)}, 0},
-		{"a recall soon after a grant", -ms, ms, []Message{recall}, []string{"a"}, []Message{gone(recall)}, 0},
-		{"a grant soon after a recall", ms - time.Second, ms, []Message{a}, []string{"a"}, []Message{gone(a)}, 0},
+		{"too early", 0, []Message{a, other}, nil, []Message{a, other}, ms},
+		{"the earliest is next", 0, []Message{other, a}, nil, []Message{other, a}, ms},
+		{"stale", ms, []Message{a, later, other}, []string{"a"}, []Message{gone(a), gone(later), other}, 2 * ms},
+		{"both", 2 * ms, []Message{other, a, later}, []string{"b", "a"}, []Message{gone(other), gone(a), gone(later)}, 0},
+		{"gone before", time.Hour, []Message{gone(a)}, nil, []Message{gone(a)}, 0},
 	} {
-		var d Doubts
-		if c.lost != 0 {
-			d.Review(at(c.lost), []Message{{at(c.lost), c.lost != -ms, "x"}})
-		}
 		list := slices.Clone(c.expected)
-		stale, next := d.Review(at(c.now), list)
+		stale, next := Review(at(c.now), list)
 		if !slices.Equal(stale, c.stale) || !slices.Equal(list, c.left) {
 			t.Errorf("%s: %v is stale, %v is left", c.name, stale, list)
 		}

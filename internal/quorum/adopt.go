@@ -11,9 +11,9 @@ import (
 // keep what they have of the token. It blocks until a majority has answered, for ServerTimeout at most for each of two steps.
 func (l *Lock) Adopt(ctx context.Context, token string) (*Lease, error) {
 	if token == "" {
-		return nil, server.Invalid("the token is empty")
+		return nil, l.locks[0].Invalid("the token is empty")
 	}
-	if err := ctx.Err(); err != nil {
+	if err := server.ContextError(ctx); err != nil {
 		return nil, l.fail(nil, err)
 	}
 	if l.closed() {
@@ -55,7 +55,7 @@ func (l *Lock) Adopt(ctx context.Context, token string) (*Lease, error) {
 	case ctx.Err() == nil && l.closed():
 		return nil, l.fail(answers, server.ErrClosed)
 	}
-	return nil, l.fail(answers, append(causes, ctx.Err())...)
+	return nil, l.fail(answers, append(causes, server.ContextError(ctx))...)
 }
 
 // adoptAt adopts the part at one server. It goes on when ctx has ended, so as to know what the server has.

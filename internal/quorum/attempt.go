@@ -6,14 +6,27 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cenkalti/backoff/v4"
 	"github.com/lockkeeper/lockkeeper/internal/keeper"
 	"github.com/lockkeeper/lockkeeper/internal/lease"
+	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
+	"github.com/lockkeeper/lockkeeper/internal/random"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
 // Acquire blocks until there is a lease, ctx ends, or the retry policy gives up.
 func (l *Lock) Acquire(ctx context.Context) (*Lease, error) { return l.observed(ctx, true) }
+
+// Do calls fn while holding a lease, for which it waits as Acquire does.
+func (l *Lock) Do(ctx context.Context, fn func(ctx context.Context, fence uint64) error) error {
+	if fn == nil {
+		return l.locks[0].Invalid("fn is nil")
+	}
+	h, err := l.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	return lifecycle.Do(ctx, h, fn)
+}
 
 // Try does not wait for another holder. It blocks for a few attempts at most while no majority answers.
 func (l *Lock) Try(ctx context.Context) (*Lease, error) { return l.observed(ctx, false) }
@@ -44,10 +57,10 @@ type acquisition struct {
 	wait        bool               // for other holders
 	observation *lease.Observation // the call, for the observer
 	health      *server.Health
-	polls       *backoff.ExponentialBackOff // pauses while others hold the lock; nil: they have not yet
-	repeats     *backoff.ExponentialBackOff // pauses while no majority answers; nil: one did last time
-	since       time.Time                   // when the caller came
-	note        string                      // of the caller
+	polls       *random.Backoff // pauses while others hold the lock; nil: they have not yet
+	repeats     *random.Backoff // pauses while no majority answers; nil: one did last time
+	since       time.Time       // when the caller came
+	note        string          // of the caller
 	// leftovers are the unfinished cleanups of earlier attempts, by server. They may be why a server refuses; nil: none.
 	leftovers [][]*lease.Cleanup
 
@@ -68,7 +81,7 @@ func (l *Lock) acquire(caller context.Context, wait bool, o *lease.Observation) 
 	}
 	var err error
 	if a.note, err = keeper.NoteOf(caller); err != nil {
-		return nil, a.fail(nil, err)
+		return nil, l.locks[0].Fail(err)
 	}
 	maxAge := 2 * (l.spec.MaxRetryDelay + l.spec.ServerTimeout)
 	if wait {
@@ -102,8 +115,8 @@ func (a *acquisition) untilClosed() context.Context {
 // fail makes an error of the lock. It says that the caller's context has ended, if it has, whatever else has happened.
 func (a *acquisition) fail(answers []error, causes ...error) error {
 	end := a.caller.Err()
-	if end != nil && !slices.ContainsFunc(causes, func(err error) bool { return errors.Is(err, end) }) {
-		causes = append(causes, end)
+	if end != nil && !slices.ContainsFunc(causes, func(err error) bool { return errors.Is(err, end) && errors.Is(err, context.Cause(a.caller)) }) {
+		causes = append(causes, server.ContextError(a.caller))
 	}
 	return a.lock.fail(answers, causes...)
 }
@@ -156,16 +169,15 @@ func (a *acquisition) pause(u *Lease, v verdict, try int) (time.Duration, error)
 		return 0, a.fail(v.answers, v.causes...)
 	}
 	a.leftovers = u.awaitCleanups(a.untilClosed(), a.leftovers)
-	return a.repeats.NextBackOff(), nil
+	return a.repeats.Next(), nil
 }
 
 // pollDelay is the pause while others hold the lock: random, and no longer than their leases.
 func (a *acquisition) pollDelay(v verdict) time.Duration {
 	if a.polls == nil {
-		a.polls = backoff.NewExponentialBackOff(backoff.WithInitialInterval(firstRetryDelay),
-			backoff.WithMaxInterval(a.lock.spec.MaxRetryDelay), backoff.WithMaxElapsedTime(0))
+		a.polls = random.NewBackoff(firstRetryDelay, a.lock.spec.MaxRetryDelay)
 	}
-	delay := min(a.polls.NextBackOff(), v.retryAfter)
+	delay := min(a.polls.Next(), v.retryAfter)
 	if deadline, ok := a.caller.Deadline(); ok {
 		if left := time.Until(deadline) - server.DeadlineLead; left > a.lock.spec.Keepers[0].Freshness() {
 			delay = min(delay, left) // to know at the deadline whether the servers still answer

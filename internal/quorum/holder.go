@@ -17,7 +17,7 @@ const ownerGrace = 10 * time.Millisecond
 // Holder returns the lease that a majority of the servers has; held is false if a majority answered and there is none. It asks all
 // servers at once, and waits for ServerTimeout at most.
 func (l *Lock) Holder(ctx context.Context) (h views.Holder, held bool, err error) {
-	if err := ctx.Err(); err != nil {
+	if err := server.ContextError(ctx); err != nil {
 		return h, false, l.fail(nil, err)
 	}
 	limit, cancel := context.WithTimeout(ctx, l.spec.ServerTimeout)
@@ -75,20 +75,21 @@ func (l *Lock) Holder(ctx context.Context) (h views.Holder, held bool, err error
 	if slices.ContainsFunc(answers, func(err error) bool { return errors.Is(err, server.ErrClosed) }) {
 		causes = []error{server.ErrClosed}
 	}
-	return h, false, l.fail(answers, append(causes, ctx.Err())...)
+	return h, false, l.fail(answers, append(causes, server.ContextError(ctx))...)
 }
 
-// whole returns the lease of which a majority has these parts. It has the largest fence of them, and ends with the first.
+// whole returns the lease of which a majority has these parts. It has the largest fence of them, and ends with the first that has an expiry.
 func (l *Lock) whole(parts []views.Holder) views.Holder {
 	h := parts[0]
 	for _, part := range parts[1:] {
 		h.Fence = max(h.Fence, part.Fence)
-		h.ExpiresIn = min(h.ExpiresIn, part.ExpiresIn)
+		if part.ExpiresIn >= 0 && (part.ExpiresIn < h.ExpiresIn || h.ExpiresIn < 0) {
+			h.ExpiresIn = part.ExpiresIn
+		}
 		if h.Owner == "" {
 			h.Owner = part.Owner
 		}
 	}
-	h.ExpiresIn = max(h.ExpiresIn, time.Duration(0))
 	return h
 }
 

@@ -323,22 +323,22 @@ func (u *Lease) Release(ctx context.Context) error {
 	if known >= u.lock.need {
 		return u.lock.lost(answers)
 	}
-	return u.lock.fail(answers, append(append([]error{lease.ErrReleaseUnanswered}, causes...), ctx.Err())...)
+	return u.lock.fail(answers, append(append([]error{lease.ErrReleaseUnanswered}, causes...), server.ContextError(ctx))...)
 }
 
 // Extend makes the lease end ttl from now; see lockkeeper.Lease. It returns when a majority has confirmed it, and waits no longer
 // than ServerTimeout; the other servers are extended in the background.
 func (u *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	if err := server.CheckTTL("ttl", ttl); err != nil {
-		return err
+		return u.lock.locks[0].Fail(err)
 	}
 	if err := u.Err(); err != nil {
 		return err
 	}
 	if err := lease.CheckLifetime(ttl, u.lock.spec.MaxLifetime, u.since); err != nil {
-		return err
+		return u.lock.locks[0].Fail(err)
 	}
-	if err := ctx.Err(); err != nil {
+	if err := server.ContextError(ctx); err != nil {
 		return u.lock.fail(nil, err)
 	}
 	// Once a majority has confirmed it, the other servers have the rest of the time, also if ctx ends then.
@@ -365,7 +365,7 @@ func (u *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 			causes = append(causes, err)
 		}
 	}
-	return u.lock.fail(answers, append(causes, ctx.Err())...)
+	return u.lock.fail(answers, append(causes, server.ContextError(ctx))...)
 }
 
 // Life implements what lifecycle.WatchForLeak needs.

@@ -2,14 +2,14 @@
 // about one server, and package redlock is its front end.
 //
 // A Lock asks all servers for a lease under one token (attempt.go, verdict.go). Each server that grants it has a part of the
-// Lease: an lease.Lease, which renews itself (member.go). The Lease is handed out when a majority has a part and gives only
+// Lease: a lease.Lease, which renews itself (member.go). The Lease is handed out when a majority has a part and gives only
 // larger fences from then on (fence.go), and is lost when no majority is left (lease.go). docs/protocol.md says why that is safe.
 //
 // # Locks
 //
-// Mutexes are taken in this order: Lease.mu, then those of packages lease and keeper, among them that of a Lease's Lifecycle. Lock.mu is
-// taken with no other mutex held, and nothing is called under it. They call LeaseEvent, KeeperClosed and the functions
-// given to Send and RaiseFence without any of its mutexes held, so these take Lease.mu. Nothing under Lease.mu blocks.
+// Mutexes are taken in this order: Lease.mu, then those of packages lease and keeper, among them that of a Lease's Lifecycle. They call
+// LeaseEvent, CleanedUp, KeeperClosed, TokenAnswered and what raiseFence is given without any of their mutexes held, so these take
+// Lease.mu. Nothing under Lease.mu blocks.
 package quorum
 
 import (
@@ -55,6 +55,14 @@ const firstRetryDelay = 10 * time.Millisecond
 
 // New checks a spec and returns the lock. It does no I/O. The error is ErrInvalid.
 func New(spec Spec) (*Lock, error) {
+	l, err := newLock(spec)
+	if err != nil {
+		return nil, server.OfLock(spec.Scripts.Kind, spec.Name, err)
+	}
+	return l, nil
+}
+
+func newLock(spec Spec) (*Lock, error) {
 	n := len(spec.Keepers)
 	if n%2 == 0 {
 		return nil, server.Invalid("%d keepers: an odd number is needed; an even one tolerates no more failures", n)

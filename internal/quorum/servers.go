@@ -36,7 +36,7 @@ func (l *Lock) checkServers(ctx context.Context) error {
 		server.WaitFor(limit, answered)
 	}
 	if i, k = l.sameServer(); k > 0 {
-		return server.Invalid("keepers %d and %d of %d use the same server, by its run_id: each server counts once", i+1, k+1, len(l.locks))
+		return l.locks[0].Invalid("keepers %d and %d of %d use the same server, by its run_id: each server counts once", i+1, k+1, len(l.locks))
 	}
 	return nil
 }

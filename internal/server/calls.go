@@ -36,25 +36,29 @@ func Decode[T any](call *transport.Call, parse func([]int64) (T, error)) (T, err
 	return parse(call.Reply)
 }
 
-// SetAcquire makes the call one of acquire.lua. Without a maxWait the request does not wait.
-func (l *Lock) SetAcquire(call *transport.Call, token string, policyArg, maxWait any) {
-	l.SetCall(call, l.scripts.Acquire, 6)
-	call.Args = l.AcquireArgs(call.Args, token, policyArg, maxWait)
+// SetAcquire makes the call one of acquire.lua. Without a maxWait the request does not wait. unsubscribed says that it does not count on
+// the subscription of the keeper if it has to.
+func (l *Lock) SetAcquire(call *transport.Call, token string, policyArg, maxWait any, unsubscribed bool) {
+	l.SetCall(call, l.scripts.Acquire, 7)
+	call.Args = l.AcquireArgs(call.Args, token, policyArg, maxWait, unsubscribed)
 }
 
 // AcquireArgs appends the arguments of acquire.lua to a command.
-func (l *Lock) AcquireArgs(command []any, token string, policyArg, maxWait any) []any {
-	queueTTL := l.args.queueTTL
+func (l *Lock) AcquireArgs(command []any, token string, policyArg, maxWait any, unsubscribed bool) []any {
+	queueTTL, uncounted := l.args.queueTTL, any(nil)
 	if maxWait == nil {
 		queueTTL = nil
 	}
-	return protocol.AcquireArgs(command, token, l.args.leaseTTL, policyArg, l.args.settings, queueTTL, maxWait)
+	if unsubscribed {
+		uncounted = 1
+	}
+	return protocol.AcquireArgs(command, token, l.args.leaseTTL, policyArg, l.args.metadataTTL, queueTTL, maxWait, uncounted)
 }
 
 // SetAllow makes the call one of allow.lua.
 func (l *Lock) SetAllow(call *transport.Call, token string) {
 	l.SetCall(call, l.scripts.Allow, 4)
-	call.Args = protocol.AllowArgs(call.Args, token, l.args.leaseTTL, l.args.policyArg, l.args.settings)
+	call.Args = protocol.AllowArgs(call.Args, token, l.args.leaseTTL, l.args.policyArg, l.args.metadataTTL)
 }
 
 // SetFastAcquire makes the call one of the fast script that acquires.
@@ -72,15 +76,15 @@ const (
 )
 
 // SetRelease makes the call a release. If tombstone is not 0, the token is not granted for that many ms. yield is for how long the release of a
-// lease that was in use leaves the key of a mutex free, now and then.
+// lease that was in use leaves the key of a mutex free, now and then. Nobody waits for the release of one that nobody ever had.
 func (l *Lock) SetRelease(call *transport.Call, token string, tombstone int64, cancel int, yield time.Duration) {
 	var leaveFree int64
 	if cancel == UsedLease {
 		leaveFree = Millis(yield)
 	}
 	l.SetCall(call, l.scripts.Release, 5)
-	call.Scalar, call.Urgent = true, true
-	call.Args = protocol.ReleaseArgs(call.Args, token, l.args.settings, tombstone, cancel, leaveFree)
+	call.Scalar, call.Urgent, call.Unawaited = true, true, cancel == UnusedLease
+	call.Args = protocol.ReleaseArgs(call.Args, token, l.args.metadataTTL, tombstone, cancel, leaveFree)
 }
 
 // SetFastRelease makes the call one of the fast script that releases, which does nothing if others wait.
@@ -94,13 +98,13 @@ func (l *Lock) SetFastRelease(call *transport.Call, token string) {
 func (l *Lock) SetHandOn(call *transport.Call, token string) {
 	l.SetCall(call, l.fast.HandOn, 4)
 	call.Scalar, call.Urgent = true, true
-	call.Args = protocol.HandOnArgs(call.Args, token, l.args.channelPrefix, l.args.epoch, l.args.isSharded)
+	call.Args = protocol.HandOnArgs(call.Args, token, l.args.channelPrefix, l.args.epoch, l.args.way)
 }
 
 // SetBreak makes the call the end of somebody else's lease or queue entry. The notice is for its keeper.
 func (l *Lock) SetBreak(call *transport.Call, token, policyArg, notice string) {
 	l.SetCall(call, l.scripts.Break, 5)
-	call.Args = protocol.BreakArgs(call.Args, token, l.args.settings, Millis(TombstoneTTL), policyArg, notice)
+	call.Args = protocol.BreakArgs(call.Args, token, l.args.metadataTTL, Millis(TombstoneTTL), policyArg, notice)
 }
 
 // SetCompletion makes the call the replacement of a lease by a record that lasts for so many ms.
@@ -117,16 +121,15 @@ const (
 	RenewAndNotify        // shortens the lease, and notifies the head of the queue of the new end
 )
 
-// RenewCall prepares a renewal. An exact one may shorten the lease; others must not, since a copy may run late. If the lease is
-// retained, the reply says whether it was recalled; that of a mutex has to include the metadata.
-func (l *Lock) RenewCall(token string, ttl int64, does int, exact, retained bool, done func(*transport.Call)) *transport.Call {
+// RenewCall prepares a renewal. An exact one may shorten the lease; others must not, since a copy may run late.
+func (l *Lock) RenewCall(token string, ttl int64, does int, exact bool, done func(*transport.Call)) *transport.Call {
 	call := &transport.Call{Done: transport.Func(done)}
-	l.SetRenewal(call, token, ttl, does, exact, retained)
+	l.SetRenewal(call, token, ttl, does, exact)
 	return call
 }
 
 // SetRenewal is RenewCall for a Call that exists.
-func (l *Lock) SetRenewal(call *transport.Call, token string, ttl int64, does int, exact, retained bool) {
+func (l *Lock) SetRenewal(call *transport.Call, token string, ttl int64, does int, exact bool) {
 	switch {
 	case does == RenewOnly && !exact:
 		l.SetCall(call, l.fast.Renew, 2)
@@ -134,32 +137,25 @@ func (l *Lock) SetRenewal(call *transport.Call, token string, ttl int64, does in
 		call.Args = protocol.FastRenewArgs(call.Args, token, ttl)
 	case does == RenewAndNotify && exact:
 		l.SetCall(call, l.scripts.Shorten, 3)
-		call.Args = protocol.ShortenArgs(call.Args, token, ttl, l.args.settings)
+		call.Args = protocol.ShortenArgs(call.Args, token, ttl, l.args.metadataTTL)
 	default:
-		l.SetCall(call, l.scripts.Renew, 5)
-		call.Args = l.RenewArgs(call.Args, token, ttl, exact, retained)
+		l.SetCall(call, l.scripts.Renew, 4)
+		call.Args = l.RenewArgs(call.Args, token, ttl, exact)
 	}
 	call.Urgent = true
 }
 
 // DecodeRenewal returns the reply to a renewal.
-func (l *Lock) DecodeRenewal(call *transport.Call, retained bool) (protocol.RenewReply, error) {
-	switch {
-	case call.Script == l.fast.Renew:
+func (l *Lock) DecodeRenewal(call *transport.Call) (protocol.RenewReply, error) {
+	if call.Script == l.fast.Renew {
 		return Decode(call, protocol.ParseFastRenewReply)
-	case retained:
-		return Decode(call, protocol.ParseRetainedRenewReply)
 	}
 	return Decode(call, protocol.ParseRenewReply)
 }
 
 // RenewArgs appends the arguments of renew.lua to a command.
-func (l *Lock) RenewArgs(command []any, token string, ttl int64, exact, retained bool) []any {
-	var ask any
-	if retained {
-		ask = 1
-	}
-	return protocol.RenewArgs(command, token, ttl, BoolArg(exact), l.args.settings, ask)
+func (l *Lock) RenewArgs(command []any, token string, ttl int64, exact bool) []any {
+	return protocol.RenewArgs(command, token, ttl, BoolArg(exact), l.args.metadataTTL)
 }
 
 // HeartbeatCall prepares a heartbeat command of that mode, for that many waiters. The caller appends their tokens, and their places if
@@ -171,7 +167,7 @@ func (l *Lock) HeartbeatCall(mode, waiters int, done func(*transport.Call)) *tra
 	}
 	call := l.call(l.scripts.Heartbeat, 4+room, done)
 	call.Urgent = true
-	call.Args = protocol.HeartbeatArgs(call.Args, l.args.settings, mode, l.args.policyArg, l.args.queueTTL)
+	call.Args = protocol.HeartbeatArgs(call.Args, l.args.metadataTTL, mode, l.args.policyArg, l.args.queueTTL)
 	return call
 }
 
@@ -200,13 +196,13 @@ func (l *Lock) SetBreakerCall(call *transport.Call, token string) {
 // SetLimitCall makes the call the reading of the limits or, if limit or pause is not 0, their change.
 func (l *Lock) SetLimitCall(call *transport.Call, limit int, token string, pause int64) {
 	l.SetCall(call, l.scripts.Limit, 5)
-	call.Args = protocol.LimitArgs(call.Args, l.args.settings, l.args.policyArg, limit, token, pause)
+	call.Args = protocol.LimitArgs(call.Args, l.args.metadataTTL, l.args.policyArg, limit, token, pause)
 }
 
 // RaiseFenceCall prepares a call of raise_fence.lua. MinUptime is in ms.
 func (l *Lock) RaiseFenceCall(token string, fence, minUptime int64, done func(*transport.Call)) *transport.Call {
 	call := l.call(l.scripts.RaiseFence, 4, done)
-	call.Args = protocol.RaiseFenceArgs(call.Args, token, fence, l.args.settings, minUptime)
+	call.Args = protocol.RaiseFenceArgs(call.Args, token, fence, l.args.metadataTTL, minUptime)
 	return call
 }
 

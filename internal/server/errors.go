@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"reflect"
@@ -22,10 +23,15 @@ var (
 	ErrAboveLimit  = errors.New("more permits than the limit in force")
 )
 
-// Invalid returns an ErrInvalid. The text names the option or argument, its value and the rule that it violates, in one of these forms if
+// Invalid returns an ErrInvalid that is not about one lock; else use InvalidFor or the lock's Invalid. The text names the option or argument, its value and the rule that it violates, in one of these forms if
 // one fits: "X 1 is not between 2 and 9", "X 1 is shorter than Y 2", "X is negative", "X is set together with Y; why", "the x is nil".
 func Invalid(format string, args ...any) error {
-	return fmt.Errorf("lockkeeper: %w: %w", ErrInvalid, fmt.Errorf(format, args...))
+	return OfLock("", "", ErrInvalid, fmt.Errorf(format, args...))
+}
+
+// InvalidFor is Invalid for the lock of that kind and name, of which there is no Lock yet.
+func InvalidFor[K ~string](kind K, name, format string, args ...any) error {
+	return OfLock(string(kind), name, Invalid(format, args...))
 }
 
 // IsNil reports whether x is nil or a nil pointer.
@@ -108,6 +114,15 @@ func (cs *causes) Unwrap() []error { return cs.list }
 
 // Chain returns an error with its causes, outermost first. errors.Is and errors.As find all of them.
 func Chain(list ...error) error { return &causes{list, ": "} }
+
+// ContextError returns an error that matches ctx.Err() and the cause of ctx, or nil if ctx has not ended.
+func ContextError(ctx context.Context) error {
+	err, cause := ctx.Err(), context.Cause(ctx)
+	if err == nil || cause == nil || cause == err {
+		return err
+	}
+	return Chain(err, cause)
+}
 
 // Join returns an error that wraps the errors that are not nil, none of which caused another. It returns nil if all are nil.
 func Join(list ...error) error {

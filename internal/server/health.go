@@ -26,12 +26,35 @@ type Health struct {
 	answered time.Time    // when the most recent answered request was sent
 	inFlight []time.Time  // when each request was sent that has not ended
 	inline   [1]time.Time // storage of inFlight while it has one element, which saves an allocation
-	failure  error        // of the last request that failed, unless a later one was answered
-	failing  time.Time    // when the first one was sent that has failed since the last answer; zero: none has
-	unsent   time.Time    // when the first one was made that was withdrawn since the last answer; zero: none was
+	failed   span         // the requests that have failed, of those sent since then
+	failure  error        // of the last of them
+	unsent   span         // the requests that were withdrawn, of those made since then
 }
 
-// Sent records that a request is sent. Exactly one of Answered, Failed and Dropped must follow with the same time.
+// span is the first and the last of some requests, by when they were made; zero: there is none. Those between them are not remembered.
+type span struct{ first, last time.Time }
+
+// add adds a request, and reports whether it is the last.
+func (s *span) add(at time.Time) (last bool) {
+	if last = at.After(s.last); last {
+		s.last = at
+	}
+	if s.first.IsZero() || at.Before(s.first) {
+		s.first = at
+	}
+	return last
+}
+
+// removeUntil removes the requests up to that time.
+func (s *span) removeUntil(at time.Time) {
+	if !s.last.After(at) {
+		*s = span{}
+	} else if !s.first.After(at) {
+		s.first = s.last
+	}
+}
+
+// Sent records that a request is sent. Exactly one of Answered, Failed, Withdrawn and Dropped must follow with the same time.
 func (sh *Health) Sent(at time.Time) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -48,36 +71,31 @@ func (sh *Health) SetMaxAge(age time.Duration) {
 	sh.MaxAge = age
 }
 
-func (sh *Health) endLocked(at time.Time) {
+// endLocked notes that a request has ended, and reports whether it was sent after the last one that was answered.
+func (sh *Health) endLocked(at time.Time) (later bool) {
 	if i := slices.IndexFunc(sh.inFlight, at.Equal); i >= 0 {
 		sh.inFlight = slices.Delete(sh.inFlight, i, i+1)
 	}
+	return at.After(sh.answered)
 }
 
 // Answered records that the request sent at that time was answered: the lock is held, or was granted.
 func (sh *Health) Answered(at time.Time) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	sh.endLocked(at)
-	if at.After(sh.answered) {
+	if sh.endLocked(at) {
 		sh.answered = at
 	}
-	sh.failure, sh.failing = nil, time.Time{}
-	if !sh.unsent.After(at) {
-		sh.unsent = time.Time{}
-	}
+	sh.failed.removeUntil(at)
+	sh.unsent.removeUntil(at)
 }
 
 // Failed records that the request sent at that time was not answered, or by an error.
 func (sh *Health) Failed(at time.Time, err error) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	sh.endLocked(at)
-	if at.After(sh.answered) {
+	if sh.endLocked(at) && sh.failed.add(at) {
 		sh.failure = err
-		if sh.failing.IsZero() || at.Before(sh.failing) {
-			sh.failing = at
-		}
 	}
 }
 
@@ -85,9 +103,8 @@ func (sh *Health) Failed(at time.Time, err error) {
 func (sh *Health) Withdrawn(at time.Time) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	sh.endLocked(at)
-	if at.After(sh.answered) && (sh.unsent.IsZero() || at.Before(sh.unsent)) {
-		sh.unsent = at
+	if sh.endLocked(at) {
+		sh.unsent.add(at)
 	}
 }
 
@@ -96,13 +113,10 @@ func (sh *Health) Withdrawn(at time.Time) {
 func (sh *Health) Exhausted(policy Retry, since, now time.Time) error {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	if sh.failure == nil {
-		return nil
+	if sh.failed.first.After(since) {
+		since = sh.failed.first
 	}
-	if sh.failing.After(since) {
-		since = sh.failing
-	}
-	if !policy.Exhausted(since, now) {
+	if sh.failed == (span{}) || !policy.Exhausted(since, now) {
 		return nil
 	}
 	return sh.failure
@@ -115,15 +129,15 @@ func (sh *Health) Dropped(at time.Time) {
 	sh.endLocked(at)
 }
 
-// Outage returns why it is not known whether the lock is held: the last request failed, one has been unanswered for longer
-// than SilenceTimeout, or the last answer is too old. It is nil if the server answered recently.
+// Outage returns why it is not known whether the lock is held: of the requests sent after the last one that was answered, one failed or has
+// been unanswered for SilenceTimeout; or that one was sent longer than MaxAge ago. When the answers and failures came makes no difference.
 func (sh *Health) Outage(now time.Time) error {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	if sh.failure != nil {
+	if sh.failed != (span{}) {
 		return sh.failure
 	}
-	if !sh.unsent.IsZero() && now.Sub(sh.unsent) >= SilenceTimeout {
+	if first := sh.unsent.first; !first.IsZero() && now.Sub(first) >= SilenceTimeout {
 		return ErrNoAnswer
 	}
 	for _, at := range sh.inFlight {
@@ -142,15 +156,15 @@ func (sh *Health) Outage(now time.Time) error {
 func (sh *Health) Stale(now time.Time, age time.Duration) bool {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	return sh.failure == nil && len(sh.inFlight) == 0 && now.Sub(sh.answered) > age
+	return sh.failed == (span{}) && len(sh.inFlight) == 0 && now.Sub(sh.answered) > age
 }
 
 // WaitError returns the error of a wait that ctx has ended: contention or an outage.
 func (sh *Health) WaitError(ctx context.Context) error {
 	if err := sh.Outage(time.Now()); err != nil {
-		return Chain(err, ctx.Err())
+		return Chain(err, ContextError(ctx))
 	}
-	return Chain(ErrNotAcquired, ctx.Err())
+	return Chain(ErrNotAcquired, ContextError(ctx))
 }
 
 // NearDeadline returns a channel that receives DeadlineLead before ctx's deadline, or nil if that time has passed or there is

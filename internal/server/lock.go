@@ -50,17 +50,17 @@ const (
 
 // scriptArgs are the arguments that are the same in all calls of a lock.
 type scriptArgs struct {
-	leaseTTL, policyArg, settings, queueTTL any
+	leaseTTL, policyArg, metadataTTL, queueTTL any
 
 	// Of fast scripts.
-	fastTTL, fastLimits, fastEpoch  any // see protocol.FastAcquireArgs
-	channelPrefix, epoch, isSharded any // see protocol.HandOnArgs
+	fastTTL, fastLimits, fastEpoch any // see protocol.FastAcquireArgs
+	channelPrefix, epoch, way      any // see protocol.HandOnArgs
 }
 
 // sharedParams are parameters shared by locks with identical settings, to save memory.
 type sharedParams struct {
 	TTL     int64  // ms
-	Channel string // on which this keeper receives wake-ups
+	Channel string // the prefix of those on which this keeper receives wake-ups, by which package pubsub knows them
 	args    scriptArgs
 }
 
@@ -84,12 +84,9 @@ func (s *Server) InitLock(l *Lock, spec Spec) error {
 	}
 	metadataTTL := ttl + Millis(spec.MetadataTTL)
 	args := scriptArgs{
-		leaseTTL: ttl, policyArg: spec.PolicyArg, settings: protocol.Settings(metadataTTL, channelPrefix, sharded),
+		leaseTTL: ttl, policyArg: spec.PolicyArg, metadataTTL: metadataTTL, way: protocol.WayOf(s.Config.Prefix, sharded),
 		queueTTL: protocol.QueueTTL(Millis(s.Config.HeartbeatTimeout)), channelPrefix: channelPrefix,
 		fastTTL: ttl, fastEpoch: protocol.EpochArg(metadataTTL), epoch: protocol.EpochOf(metadataTTL),
-	}
-	if sharded {
-		args.isSharded = 1
 	}
 	l.fast = protocol.FastOf(spec.Scripts, spec.PolicyArg)
 	if l.scripts.Limit != nil {
@@ -98,7 +95,7 @@ func (s *Server) InitLock(l *Lock, spec Spec) error {
 	if l.FastOfWindow() {
 		args.fastTTL = nil
 	}
-	params := sharedParams{ttl, channelPrefix + s.id, args}
+	params := sharedParams{ttl, channelPrefix, args}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.params == nil || *s.params != params {
@@ -161,15 +158,28 @@ type lockError struct {
 }
 
 func (f *lockError) Error() string {
+	switch {
+	case f.kind == "":
+		return "lockkeeper: " + f.causes.Error()
+	case len(f.name) > protocol.MaxLength: // that is why there is no such lock
+		return fmt.Sprintf("lockkeeper: %s %s: %s", f.kind, protocol.Excerpt(f.name), f.causes.Error())
+	}
 	return fmt.Sprintf("lockkeeper: %s %q: %s", f.kind, f.name, f.causes.Error())
 }
 
-// Fail returns an error of this lock with its causes. Causes that are nil are omitted, and the lock is named only once.
-func (l *Lock) Fail(list ...error) error {
-	f := &lockError{kind: l.scripts.Kind, name: l.name, causes: causes{sep: ": "}}
+// Fail returns an error of this lock; see OfLock.
+func (l *Lock) Fail(list ...error) error { return OfLock(l.scripts.Kind, l.name, list...) }
+
+// Invalid returns an ErrInvalid of this lock; see Invalid.
+func (l *Lock) Invalid(format string, args ...any) error { return l.Fail(Invalid(format, args...)) }
+
+// OfLock returns an error of a lock with its causes. Causes that are nil are omitted, and the lock is named only once. If the kind is
+// empty, the error is about no lock until it is a cause of another one.
+func OfLock(kind, name string, list ...error) error {
+	f := &lockError{kind: kind, name: name, causes: causes{sep: ": "}}
 	f.list = f.inline[:0]
 	for _, err := range list {
-		if cause, ok := err.(*lockError); ok && cause.kind == f.kind && cause.name == f.name {
+		if cause, ok := err.(*lockError); ok && (cause.kind == "" || cause.kind == f.kind && cause.name == f.name) {
 			err = WithoutName(cause)
 		}
 		if err != nil {
@@ -187,10 +197,10 @@ func (l *Lock) FailIf(err error) error {
 	return l.Fail(err)
 }
 
-// AlsoEnded makes the error of a request match ctx.Err() if ctx has ended, whatever else went wrong.
+// AlsoEnded makes the error of a request match ctx.Err() and the cause of ctx if ctx has ended, whatever else went wrong.
 func (l *Lock) AlsoEnded(ctx context.Context, err error) error {
-	if end := ctx.Err(); err != nil && end != nil && !errors.Is(err, end) {
-		return l.Fail(err, end)
+	if end := ctx.Err(); err != nil && end != nil && !(errors.Is(err, end) && errors.Is(err, context.Cause(ctx))) {
+		return l.Fail(err, ContextError(ctx))
 	}
 	return err
 }

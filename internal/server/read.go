@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 	"github.com/redis/go-redis/v9"
 )
@@ -12,7 +13,7 @@ import (
 // Close; then fn goes on in the background, as late as the client's timeouts let it, and Close waits for it.
 func Read[T any](ctx context.Context, s *Server, fn func() (T, error)) (T, error) {
 	var none T
-	if err := ctx.Err(); err != nil {
+	if err := ContextError(ctx); err != nil {
 		return none, err
 	}
 	if !s.BeginWork(false) {
@@ -26,7 +27,7 @@ func Read[T any](ctx context.Context, s *Server, fn func() (T, error)) (T, error
 	go func() {
 		defer s.EndWork()
 		value, err := fn()
-		results <- result{value, err}
+		results <- result{value, s.Config.Client.Explain(err)}
 	}()
 	select {
 	case r := <-results:
@@ -35,7 +36,7 @@ func Read[T any](ctx context.Context, s *Server, fn func() (T, error)) (T, error
 		}
 		return r.value, r.err
 	case <-ctx.Done():
-		return none, Chain(ErrNoAnswer, ctx.Err())
+		return none, Chain(ErrNoAnswer, ContextError(ctx))
 	case <-s.closing.Done():
 		return none, ErrClosed
 	}
@@ -49,7 +50,7 @@ func ReadAgain[T any](ctx context.Context, s *Server, fn func() (T, error)) (T, 
 		if err == nil || !transport.Retryable(err) || attempt == MaxTries || ctx.Err() != nil || s.IsClosed() {
 			return value, err
 		}
-		if s.Pause(ctx, pauses.NextBackOff()) != nil {
+		if s.Pause(ctx, pauses.Next()) != nil {
 			return value, err
 		}
 	}
@@ -61,7 +62,7 @@ func (s *Server) Pause(ctx context.Context, d time.Duration) error {
 	case <-time.After(d):
 		return nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return ContextError(ctx)
 	case <-s.closing.Done():
 		return ErrClosed
 	}
@@ -87,8 +88,8 @@ func Execute(pipe redis.Pipeliner) error {
 	return err
 }
 
-// Micros returns the server's time in µs.
+// Micros returns the server's time in µs, as scripts count it.
 func Micros(cmd *redis.TimeCmd) int64 {
 	server := cmd.Val()
-	return server.UnixMicro()
+	return protocol.ScriptTime(server.UnixMicro())
 }

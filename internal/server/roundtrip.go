@@ -5,8 +5,8 @@ import (
 	"errors"
 	"time"
 
-	"github.com/cenkalti/backoff/v4"
 	"github.com/lockkeeper/lockkeeper/internal/claim"
+	"github.com/lockkeeper/lockkeeper/internal/random"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 )
 
@@ -16,9 +16,9 @@ const MaxTries = claim.MaxTries
 // RoundTrip sends calls that prepare sets, one after the other, until one is answered, and returns it. It blocks until then, until ctx
 // ends, until Closing does (ErrClosed), until an error is not retryable, or until maxAttempts have failed; if maxAttempts is 0, the retry
 // policy decides. inDoubt reports that a call may still run whose outcome will not be known: a call that is still queued when the wait
-// ends is withdrawn. If ctx ended, the error wraps ctx.Err() and why there was no answer before.
+// ends is withdrawn. If ctx ended, the error wraps ContextError and why there was no answer before.
 func (s *Server) RoundTrip(ctx context.Context, maxAttempts int, prepare func(p *Pending)) (answered *transport.Call, inDoubt bool, err error) {
-	var retries *backoff.ExponentialBackOff
+	var retries *random.Backoff
 	began := time.Now()
 	for attempt := 1; ; attempt++ {
 		p := &Pending{}
@@ -35,7 +35,7 @@ func (s *Server) RoundTrip(ctx context.Context, maxAttempts int, prepare func(p 
 				if err == nil {
 					err = ErrNoAnswer
 				}
-				return nil, !p.Withdraw() || inDoubt, Chain(err, ctx.Err())
+				return nil, !p.Withdraw() || inDoubt, Chain(err, ContextError(ctx))
 			}
 		}
 		if call.Err == nil {
@@ -49,7 +49,7 @@ func (s *Server) RoundTrip(ctx context.Context, maxAttempts int, prepare func(p 
 		if retries == nil {
 			retries = s.Config.Retry.NewBackoff()
 		}
-		switch end := s.Pause(ctx, retries.NextBackOff()); end {
+		switch end := s.Pause(ctx, retries.Next()); end {
 		case nil:
 		case ErrClosed:
 			return nil, inDoubt, end
@@ -81,7 +81,7 @@ func (s *Server) WaitFor(ctx context.Context, closed <-chan struct{}) error {
 	case WaitFor(waiting, closed):
 		return nil
 	case ctx.Err() != nil:
-		return ctx.Err()
+		return ContextError(ctx)
 	}
 	return ErrClosed
 }

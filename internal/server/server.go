@@ -11,11 +11,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cenkalti/backoff/v4"
 	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/pubsub"
+	"github.com/lockkeeper/lockkeeper/internal/random"
 	"github.com/lockkeeper/lockkeeper/internal/timers"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 )
@@ -39,9 +39,8 @@ type Retry struct {
 }
 
 // NewBackoff returns the pauses between repeated requests.
-func (p Retry) NewBackoff() *backoff.ExponentialBackOff {
-	return backoff.NewExponentialBackOff(
-		backoff.WithInitialInterval(p.MinBackoff), backoff.WithMaxInterval(p.MaxBackoff), backoff.WithMaxElapsedTime(0))
+func (p Retry) NewBackoff() *random.Backoff {
+	return random.NewBackoff(p.MinBackoff, p.MaxBackoff)
 }
 
 // Exhausted reports whether requests that have failed since that time are repeated no more.
@@ -56,6 +55,7 @@ type Server struct {
 	Transport  *transport.Transport
 	Timers     timers.Scheduler // they stop, without firing, when the keeper has been closed
 	Subscriber *pubsub.Subscriber
+	OneNode    LogLimit // of listings that have only the locks of one node of a Cluster
 	id         string
 	started    time.Time
 	owner      ownerLabel
@@ -75,8 +75,9 @@ type Server struct {
 // New returns the use of a server. It does no I/O and starts no goroutine. The messages that come by the subscription go to the
 // functions of sub.
 func New(cfg Config, sub pubsub.Config) *Server {
-	sub.Client = cfg.Client
 	id := protocol.NewKeeperID()
+	sub.Client = cfg.Client
+	sub.NewID = func() string { return id + protocol.NewAddress(cfg.Prefix, cfg.Client.IsCluster()) }
 	s := &Server{
 		Config:     cfg,
 		Transport:  transport.New(cfg.Client, protocol.ConnectionKey(cfg.Prefix, id)),
@@ -89,7 +90,7 @@ func New(cfg Config, sub pubsub.Config) *Server {
 	return s
 }
 
-// ID returns the keeper's id, the first part of all its tokens.
+// ID returns the keeper's id, with which all its tokens begin.
 func (s *Server) ID() string { return s.id }
 
 // Closing is a context that ends when the keeper is closed.

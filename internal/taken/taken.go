@@ -38,7 +38,7 @@ func ByOwner(list []lockkeeper.Holder) []Group {
 		g := &groups[i]
 		g.Requests++
 		g.Permits += h.Permits
-		if h.Retained {
+		if h.Ahead {
 			g.Ahead += h.Permits
 		}
 		g.First, g.Last = min(g.First, h.ExpiresIn), max(g.Last, h.ExpiresIn)

@@ -1,6 +1,9 @@
 package transport
 
-import "errors"
+import (
+	"errors"
+	"slices"
+)
 
 // A call that is sent is queued until a sender takes it. Until then its caller can withdraw it.
 const (
@@ -43,7 +46,39 @@ func (call *Call) notSent(err error) {
 		err = errWithdrawn
 	}
 	call.Err = &notSentError{err}
+	call.end()
+}
+
+// end calls Done, also of the calls that were sent as part of this one.
+func (call *Call) end() {
+	for _, c := range call.joined {
+		c.Joined, c.Sent, c.Reply, c.Err = true, call.Sent, call.Reply, call.Err
+		c.Done.CallDone(c)
+	}
 	call.Done.CallDone(call)
+}
+
+// join lets the other call be sent as part of this one, if they differ in ARGV[1] alone. It reports whether it does.
+func (call *Call) join(other *Call) bool {
+	at, n := 3+call.Args[2].(int), len(call.Args)-len(call.joined)
+	if call.Key != other.Key || call.Script != other.Script || len(other.joined) > 0 || len(other.Args) != n ||
+		!slices.Equal(call.Args[:at], other.Args[:at]) || !slices.Equal(call.Args[at+1:n], other.Args[at+1:]) {
+		return false
+	}
+	call.Args, call.joined = append(call.Args, other.Args[at]), append(call.joined, other)
+	return true
+}
+
+// joinAll makes as few calls of the batch as possible.
+func joinAll(batch []*Call) []*Call {
+	all := batch[:0]
+	for _, call := range batch {
+		if !slices.ContainsFunc(all, func(c *Call) bool { return c.join(call) }) {
+			all = append(all, call)
+		}
+	}
+	clear(batch[len(all):])
+	return all
 }
 
 // endAll ends calls that are not sent. The caller holds no mutex, not even one of its own.

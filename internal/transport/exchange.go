@@ -3,7 +3,6 @@ package transport
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
@@ -64,6 +63,7 @@ func (t *Transport) exchange(ctx context.Context, s *sender, end EndReceiver) (s
 	unanswered, answered := false, false
 	for i, call := range s.batch {
 		call.setResult(s.cmds[i], pipelineErr)
+		call.Err = t.rdb.Explain(call.Err)
 		if interrupted && OutcomeOf(call.Err) != Answered {
 			call.Err = ErrInterrupted
 		}
@@ -84,7 +84,7 @@ func (t *Transport) exchange(ctx context.Context, s *sender, end EndReceiver) (s
 			unanswered = unanswered || OutcomeOf(call.Err) != Answered
 			silence = call.Err
 		}
-		call.Done.CallDone(call)
+		call.end()
 	}
 	clear(s.cmds)
 	clear(s.batch)
@@ -113,10 +113,6 @@ func (call *Call) setResult(cmd redis.Cmder, pipelineErr error) {
 	}
 	if call.Err == nil && unset {
 		call.Err = pipelineErr
-	}
-	if call.Err != nil && (redis.HasErrorPrefix(call.Err, "NOAUTH") || strings.Contains(call.Err.Error(), "unauthenticated")) {
-		// To a command with many arguments the server replies without NOAUTH.
-		call.Err = fmt.Errorf("the server wants a password (set one in the client's options): %w", call.Err)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/redis/go-redis/v9"
 )
@@ -58,7 +59,7 @@ func partiallyExecuted(err error) bool {
 // Retryable reports whether the same request may succeed later without manual intervention: the connection broke, the
 // server is starting, or a failover or slot migration is in progress.
 func Retryable(err error) bool {
-	if errors.Is(err, redis.ErrClosed) || Malformed(err) {
+	if errors.Is(err, redis.ErrClosed) || errors.Is(err, client.ErrClusterNode) || Malformed(err) {
 		return false
 	}
 	if OutcomeOf(err) != Answered {
@@ -80,9 +81,6 @@ func Malformed(err error) bool {
 	var number *strconv.NumError
 	return errors.Is(err, protocol.ErrReply) || errors.As(err, &number) || err != nil && strings.HasPrefix(err.Error(), "redis: can't parse")
 }
-
-// SlotMigrates reports whether a script with several keys was refused because a cluster migrates their slot.
-func SlotMigrates(err error) bool { return isRedis(err) && strings.Contains(err.Error(), "TRYAGAIN") }
 
 // WrongType reports whether a key of the lock has another Redis type than the script expects.
 func WrongType(err error) bool { return isRedis(err) && strings.Contains(err.Error(), "WRONGTYPE") }

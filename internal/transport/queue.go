@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -40,6 +41,8 @@ type nodeQueue struct {
 	mu         sync.Mutex // guards the fields below
 	urgent     callList   // queued, to be sent first
 	queued     callList   // queued, not urgent
+	unawaited  callList   // queued, for nobody who waits
+	clearing   bool       // a batch of these is in flight
 	seq        uint64     // of the last call that was queued
 	inFlight   int        // batches being sent
 	inline     int        // of these, on the connection of the Transport's own
@@ -71,6 +74,7 @@ type sender struct {
 	withdrawn []*Call   // found when the batch was taken
 	began     time.Time // when it was taken
 	seq       uint64    // the last call that was queued by then
+	unawaited bool      // the batch is of such calls
 	own       *ownConn  // that it sends on; nil: on those of the client's pool
 }
 
@@ -89,7 +93,10 @@ func (q *nodeQueue) add(call *Call) {
 	q.seq++
 	call.seq = q.seq
 	list, limit := &q.queued, q.t.maxQueued
-	if call.Urgent {
+	switch {
+	case call.Unawaited:
+		list, limit = &q.unawaited, 0
+	case call.Urgent:
 		list, limit = &q.urgent, 0
 	}
 	removed, added := list.add(call, limit)
@@ -108,7 +115,7 @@ func (q *nodeQueue) add(call *Call) {
 func (q *nodeQueue) sendInline(ctx context.Context, call *Call, end EndReceiver) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.closed || q.inFlight > 0 || q.queuedLocked() > 0 {
+	if q.closed || q.inFlight > 0 || q.readyLocked() {
 		return false
 	}
 	o := q.takeOwnLocked()
@@ -160,7 +167,7 @@ func (q *nodeQueue) exchangeLocked(ctx context.Context, s *sender, end EndReceiv
 	if q.givenUp {
 		until = q.seq
 	}
-	unsent := append(q.urgent.takeUntil(until), q.queued.takeUntil(until)...)
+	unsent := q.takeUntilLocked(until)
 	q.mu.Unlock()
 	endAll(unsent, silence)
 	q.mu.Lock()
@@ -187,13 +194,25 @@ func (q *nodeQueue) giveUp() {
 	q.givenUp = true
 	var unsent []*Call
 	if q.silentLocked(time.Now(), giveUpAfter) {
-		unsent = append(q.urgent.takeUntil(q.seq), q.queued.takeUntil(q.seq)...)
+		unsent = q.takeUntilLocked(q.seq)
 	}
 	q.mu.Unlock()
 	endAll(unsent, redis.ErrClosed)
 }
 
-func (q *nodeQueue) queuedLocked() int { return len(q.urgent.calls) + len(q.queued.calls) }
+// takeUntilLocked removes and returns the calls that were queued up to the number seq.
+func (q *nodeQueue) takeUntilLocked(seq uint64) []*Call {
+	return slices.Concat(q.urgent.takeUntil(seq), q.queued.takeUntil(seq), q.unawaited.takeUntil(seq))
+}
+
+// awaitedLocked reports whether calls are queued that somebody waits for.
+func (q *nodeQueue) awaitedLocked() bool { return len(q.urgent.calls) > 0 || len(q.queued.calls) > 0 }
+
+// clearsLocked reports whether the next batch may be of calls that nobody waits for.
+func (q *nodeQueue) clearsLocked() bool { return len(q.unawaited.calls) > 0 && !q.clearing }
+
+// readyLocked reports whether there is something to send.
+func (q *nodeQueue) readyLocked() bool { return q.awaitedLocked() || q.clearsLocked() }
 
 // scheduleLocked makes a sender take the queued calls: at once, or after a delay if all preferred senders are busy. If
 // there is no connection for one more sender, the next one whose batch completes takes them; the client's timeouts bound
@@ -238,7 +257,7 @@ func (q *nodeQueue) timerFired() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.timerArmed = false
-	if q.queuedLocked() > 0 && q.active < q.limit { // calls are queued, so a sender is running and Close waits for it
+	if q.readyLocked() && q.active < q.limit { // calls are queued, so a sender is running and Close waits for it
 		q.wakeSenderLocked()
 	}
 }
@@ -271,7 +290,7 @@ func (q *nodeQueue) runSender(s *sender) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for {
-		for q.queuedLocked() == 0 || q.inFlight-q.inline >= q.limit {
+		for !q.readyLocked() || q.inFlight-q.inline >= q.limit {
 			q.active--
 			if q.closed || q.senders > q.preferred {
 				q.senders--
@@ -283,7 +302,7 @@ func (q *nodeQueue) runSender(s *sender) {
 			q.mu.Lock()
 		}
 		q.takeLocked(s)
-		if q.queuedLocked() > 0 {
+		if q.readyLocked() {
 			q.scheduleLocked()
 		}
 		if len(s.withdrawn) > 0 {
@@ -295,14 +314,25 @@ func (q *nodeQueue) runSender(s *sender) {
 		if len(s.batch) > 0 {
 			q.exchangeLocked(context.Background(), s, nil)
 		}
+		if s.unawaited {
+			q.clearing = false
+		}
 	}
 }
 
-// takeLocked takes the next batch from the queue. It is empty if all queued calls were withdrawn.
+// takeLocked takes the next batch from the queue. It is empty if all queued calls were withdrawn. While calls are queued that somebody waits
+// for, every second batch of a sender at most is of others.
 func (q *nodeQueue) takeLocked(s *sender) {
 	limit := maxBatch
 	if q.silentLocked(time.Now(), silentAfter) {
 		limit = silentBatch
+	}
+	s.unawaited = q.clearsLocked() && !(s.unawaited && q.awaitedLocked())
+	if s.unawaited {
+		q.clearing = true
+		s.batch, s.withdrawn = q.unawaited.take(s.batch, s.withdrawn[:0], limit)
+		s.batch = joinAll(s.batch)
+		return
 	}
 	s.batch, s.withdrawn = q.urgent.take(s.batch, s.withdrawn[:0], limit)
 	s.batch, s.withdrawn = q.queued.take(s.batch, s.withdrawn, limit)

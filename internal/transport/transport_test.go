@@ -383,8 +383,8 @@ func TestServerErrors(t *testing.T) {
 		{"TRYAGAIN Multiple keys request during rehashing of slot", true},
 		{"BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.", true},
 		{"NOREPLICAS Not enough good replicas to write.", true},
-		{"MOVED 3999 127.0.0.1:6381", true},
-		{"ASK 3999 127.0.0.1:6381", true},
+		{"MOVED 3999 127.0.0.1:6381", false}, // the client is that of a single server
+		{"ASK 3999 127.0.0.1:6381", false},
 		{"OOM command not allowed when used memory > 'maxmemory'.", false},
 		{"NOPERM User default has no permissions to run the 'evalsha' command", false},
 		{"NOAUTH Authentication required.", false},
@@ -622,6 +622,66 @@ func TestUrgentCallsGoFirst(t *testing.T) {
 		}
 		if got, want := p.sent(), []int{1, silentBatch, 128, 128}; len(got) < 4 || !slices.Equal(got[:4], want) {
 			p.Errorf("pipelines of %v", got)
+		}
+	})
+}
+
+// TestUnawaitedCallsHoldUpNoOther sends ten thousand calls that nobody waits for, of two keys. They leave one pipeline at a time, as few calls,
+// and each is answered. A call that somebody waits for does not wait for them.
+func TestUnawaitedCallsHoldUpNoOther(t *testing.T) {
+	const calls, roundTrip = 10_000, 2 * time.Millisecond
+	argumentScript := script("return {redis.call('INCRBY', KEYS[1], #ARGV - 1), tonumber(ARGV[2])}")
+	inBubble(t, func(p *fixture) {
+		p.loadScript()
+		p.net.Delay(roundTrip / 2)
+		began := time.Now()
+		var ended, joined atomic.Int32
+		for i := range calls {
+			key := []string{"k", "l"}[i%2]
+			call := &Call{Script: argumentScript, Key: key, Unawaited: true, Args: argumentScript.AppendCommand(nil, key)}
+			call.Args = append(call.Args, fmt.Sprint("token", i), 7)
+			call.Done = Func(func(c *Call) { // there is one sender of them
+				must.That(p, c.Err == nil && len(c.Reply) == 2 && c.Reply[1] == 7 && !c.Sent.Before(began), "%v, %v", c.Reply, c.Err)
+				if ended.Add(1); c.Joined {
+					joined.Add(1)
+				}
+			})
+			p.Send(call)
+		}
+		awaited := <-p.send(counterScript)
+		must.Report(p, awaited.Err)
+		if took := time.Since(began); took > 2*roundTrip || ended.Load() > 2*maxBatch {
+			p.Errorf("it took %v, and %d others had ended", took, ended.Load())
+		}
+		synctest.Wait()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if ended.Load() != calls || joined.Load() < calls*9/10 {
+			p.Errorf("%d calls have ended, %d of them as part of another", ended.Load(), joined.Load())
+		}
+		if got, err := p.mini.Get("l"); err != nil || got != fmt.Sprint(calls/2) {
+			p.Errorf("the scripts had %s of the tokens, %v", got, err)
+		}
+	})
+}
+
+// TestJoinedCallsFailTogether: what becomes of a call becomes of those that are sent as part of it, also if the server does not know the script.
+func TestJoinedCallsFailTogether(t *testing.T) {
+	inBubbleWith(t, redis.Options{PipelinePoolSize: 1}, func(p *fixture) {
+		p.hang()
+		var all []chan *Call
+		for i := range 5 {
+			call, done := newCall(counterScript)
+			call.Unawaited, call.Args = true, append(call.Args, i)
+			p.Send(call)
+			all = append(all, done)
+		}
+		p.net.Restore()
+		p.net.Break("eval", 1, faultnet.SwallowReply)
+		for _, done := range all {
+			if c := <-done; OutcomeOf(c.Err) != InDoubt || c.Sent.IsZero() {
+				p.Errorf("%v, sent at %v", c.Err, c.Sent)
+			}
 		}
 	})
 }

@@ -25,16 +25,16 @@ type Broken struct {
 }
 
 // check returns an ErrInvalid if the options are not valid.
-func (o *BreakOptions) check() error {
+func (o *BreakOptions) check(l *server.Lock) error {
 	switch {
 	case o.Token == "" && !o.All:
-		return server.Invalid("neither Token nor All is set; set one of them")
+		return l.Invalid("neither Token nor All is set; set one of them")
 	case o.Token != "" && o.All:
-		return server.Invalid("Token %q is set together with All; set only one of them", o.Token)
+		return l.Invalid("Token %q is set together with All; set only one of them", o.Token)
 	}
 	for _, x := range []struct{ option, text string }{{"Reason", o.Reason}, {"By", o.By}} {
 		if err := protocol.CheckText(x.option, x.text); err != nil {
-			return server.Invalid("%w", err)
+			return l.Invalid("%w", err)
 		}
 	}
 	return nil
@@ -44,7 +44,7 @@ func (o *BreakOptions) check() error {
 // the last in the queue first, so that none of them is granted what the others had. After an error it returns what was ended
 // before it.
 func Break(ctx context.Context, l *server.Lock, o BreakOptions) (*Broken, error) {
-	if err := o.check(); err != nil {
+	if err := o.check(l); err != nil {
 		return nil, err
 	}
 	if o.By == "" {
@@ -115,7 +115,7 @@ func breakingArg(l *server.Lock) string {
 // breakToken ends what a token has. If an answer was lost, a token that has nothing when it is asked again counts as ended.
 func breakToken(ctx context.Context, l *server.Lock, token, arg, notice string) (protocol.BreakReply, error) {
 	var none protocol.BreakReply
-	if err := ctx.Err(); err != nil {
+	if err := server.ContextError(ctx); err != nil {
 		return none, l.Fail(err)
 	}
 	if !l.Server().BeginWork(false) {

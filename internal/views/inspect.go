@@ -139,7 +139,7 @@ func markUnconfirmed(ctx context.Context, l *server.Lock, holders []Holder) erro
 	for i := range holders {
 		h := &holders[i]
 		t, ok := protocol.ParseToken(h.Token)
-		if !ok || t.ClaimTTL >= t.TTL || h.Fence == 0 || h.ExpiresIn > server.Duration(t.ClaimTTL) {
+		if !ok || t.ClaimTTL >= t.TTL || h.Fence == 0 || h.ExpiresIn < 0 || h.ExpiresIn > server.Duration(t.ClaimTTL) {
 			continue
 		}
 		if now == 0 {
@@ -177,7 +177,7 @@ func labelOwners(ctx context.Context, l *server.Lock, n int, entry func(int) (to
 
 // inspect requests one page. It makes up to MaxTries attempts.
 func inspect(ctx context.Context, l *server.Lock, subject int, after int64, count int, token string) ([]any, error) {
-	if err := ctx.Err(); err != nil {
+	if err := server.ContextError(ctx); err != nil {
 		return nil, l.Fail(err)
 	}
 	if !l.Server().BeginWork(false) {

@@ -39,11 +39,11 @@ func LockOf(s *server.Server, kind, name string) (*server.Lock, error) {
 		return nil, err
 	}
 	if s == nil {
-		return nil, server.Invalid("the keeper is nil")
+		return nil, server.InvalidFor(kind, name, "the keeper is nil")
 	}
 	l := &server.Lock{}
 	if err := s.InitLock(l, server.Spec{Scripts: set, Name: name, TTL: foreignTTL, MetadataTTL: s.Config.MetadataTTL}); err != nil {
-		return nil, err
+		return nil, server.OfLock(kind, name, err)
 	}
 	return l, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
@@ -42,6 +43,7 @@ type ListOptions struct {
 	Batch         int
 	Owners        bool
 	Progress      func(scanned, total int64)
+	OneNode       func()
 }
 
 // errStopList ends a listing whose caller wants no more.
@@ -138,6 +140,9 @@ func (l *lister) run() error {
 			_ = conn.Close()
 		}
 	}()
+	if err := l.reportNode(conns[0]); err != nil {
+		return l.fail(err)
+	}
 	if l.opts.Progress != nil {
 		for _, conn := range conns {
 			n, err := server.Read(l.ctx, l.s, func() (int64, error) { return conn.DBSize(context.Background()).Result() })
@@ -156,6 +161,19 @@ func (l *lister) run() error {
 		l.opts.Progress(l.total, l.total)
 	}
 	return nil
+}
+
+// reportNode reports if only the locks of one node of a Cluster will be listed.
+func (l *lister) reportNode(conn *redis.Conn) error {
+	node, err := server.Read(l.ctx, l.s, func() (bool, error) { return l.s.Config.Client.IsNode(context.Background(), conn) })
+	switch {
+	case err != nil || !node:
+	case l.opts.OneNode != nil:
+		l.opts.OneNode()
+	default:
+		l.s.OneNode.Log(l.s.Config.Log, slog.LevelWarn, "lockkeeper: the server is a node of a Cluster, and only its locks are listed; use a redis.ClusterClient")
+	}
+	return err
 }
 
 // scanStep is the answer to one SCAN, and the server's time at it.

@@ -17,22 +17,17 @@ import (
 // missed one learns of its grant
 //
 //   - from the reply to its next heartbeat, at most HeartbeatInterval later (update in queue.go);
-//   - at once, if the connection was lost: when the new subscription is acknowledged, all waiters send a heartbeat (Subscribed);
+//   - at once, if the connection was lost: when the new subscription is acknowledged, all waiters send a heartbeat;
 //   - if the heartbeat finds a grant whose message does not come, the subscription is stale and is replaced (ExpectGrant);
-//   - the script itself takes a grant back if nobody received its message (deliver in lua/lib/admit.lua), unless the waiter's last
-//     heartbeat said that it cannot receive any (isUnsubscribed in queue.go).
+//   - the script takes a grant back if the server sees no subscriber (deliver in lua/lib/admit.lua). The waiter keeps its place, and says
+//     from then on that it does not count on its subscription (isUnsubscribed in queue.go): its grants stand.
 
 // Receiver is a request. Its methods are called without any mutex of this package.
 type Receiver interface {
 	Woken(claim.Event) // a message says that it was granted the lease, or asks for a heartbeat
 	Broken(protocol.Breaker)
 	Closed() // the keeper is closed
-}
-
-// Recalled is a retained lease, or the request for it. Its methods are called without any mutex of this package.
-type Recalled interface {
-	Recall() // a message says that somebody waits whom the lease excludes
-	AskNow() // a recall may have been lost
+	Token() string
 }
 
 // Messages has, by their serials, those that messages of the keeper's subscription are for, and the messages that must come. It is safe for
@@ -46,13 +41,11 @@ type Messages struct {
 	mu       sync.Mutex // guards what follows
 	closed   bool
 	requests map[string]receiver // by serial
-	retained map[string]retained // by serial
-	channels map[string]channel  // of retained
 	expected map[string]queue.Message
-	doubts   queue.Doubts
 
-	ignored       int       // messages since ignoredLogged
-	ignoredLogged time.Time // when ignored messages were last logged
+	ignored         int       // messages since ignoredLogged
+	ignoredLogged   time.Time // when ignored messages were last logged
+	uncountedLogged time.Time // when warnUncounted last did
 }
 
 // receiver is a request, and whether a message about its grant came.
@@ -61,21 +54,11 @@ type receiver struct {
 	notified bool
 }
 
-// retained is a retained lease, the channel of its recall, and whether that came.
-type retained struct {
-	Recalled
-	channel  string
-	notified bool
-}
-
-// channel is the retained leases whose recalls are published on one channel, by serial. On a Cluster each name has one of its own.
-type channel map[string]Recalled
-
 // NewMessages returns a router without receivers. It calls broken and lost without any mutex of this package.
 func NewMessages(broken func(serial string, b protocol.Breaker), lost func()) *Messages {
 	m := &Messages{
 		broken: broken, lost: lost,
-		requests: map[string]receiver{}, retained: map[string]retained{}, channels: map[string]channel{}, expected: map[string]queue.Message{},
+		requests: map[string]receiver{}, expected: map[string]queue.Message{},
 	}
 	m.timer.Handler = timers.Func(m.replaceStale)
 	return m
@@ -84,10 +67,9 @@ func NewMessages(broken func(serial string, b protocol.Breaker), lost func()) *M
 // Begin sets the server whose messages come. It is called before anything else.
 func (m *Messages) Begin(s *server.Server) { m.s = s }
 
-// Register makes messages with this serial find a request, and those that recall a retained lease the other one, if it is not nil. It reports
-// taken if the serial is in use, unless again is set: then an earlier request with it has ended, or will find nothing. It reports closed
-// after Close.
-func (m *Messages) Register(serial string, r Receiver, x Recalled, channelOf string, again bool) (taken, closed bool) {
+// Register makes messages with this serial find a request. It reports taken if the serial is in use, unless again is set: then an earlier
+// request with it has ended, or will find nothing. It reports closed after Close.
+func (m *Messages) Register(serial string, r Receiver, again bool) (taken, closed bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
@@ -96,17 +78,7 @@ func (m *Messages) Register(serial string, r Receiver, x Recalled, channelOf str
 	if _, used := m.requests[serial]; used && !again {
 		return true, false
 	}
-	if _, used := m.retained[serial]; used && !again {
-		return true, false
-	}
 	m.requests[serial] = receiver{Receiver: r}
-	if x != nil {
-		m.retained[serial] = retained{Recalled: x, channel: channelOf}
-		if m.channels[channelOf] == nil {
-			m.channels[channelOf] = channel{}
-		}
-		m.channels[channelOf][serial] = x
-	}
 	return false, false
 }
 
@@ -116,20 +88,6 @@ func (m *Messages) Unregister(serial string, r Receiver) {
 	defer m.mu.Unlock()
 	if m.requests[serial].Receiver == r {
 		delete(m.requests, serial)
-	}
-}
-
-// Forget removes a retained lease, if it was registered.
-func (m *Messages) Forget(serial string, x Recalled) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	known := m.retained[serial]
-	if known.Recalled != x {
-		return
-	}
-	delete(m.retained, serial)
-	if delete(m.channels[known.channel], serial); len(m.channels[known.channel]) == 0 {
-		delete(m.channels, known.channel)
 	}
 }
 
@@ -144,6 +102,17 @@ func (m *Messages) Close() (list []Receiver) {
 	return list
 }
 
+// Tokens returns those of the requests.
+func (m *Messages) Tokens() (list []string) {
+	m.mu.Lock()
+	requests := slices.Collect(maps.Values(m.requests))
+	m.mu.Unlock()
+	for _, r := range requests {
+		list = append(list, r.Token())
+	}
+	return list
+}
+
 // Received handles a message.
 func (m *Messages) Received(payload string) {
 	wakeups, err := protocol.ParseMessage(payload)
@@ -153,17 +122,13 @@ func (m *Messages) Received(payload string) {
 	}
 	for _, x := range wakeups {
 		m.mu.Lock()
-		r, recalled := m.requests[x.Serial], m.retained[x.Serial]
-		if x.Fence > 0 || x.Recalled || x.Broken != nil {
+		r := m.requests[x.Serial]
+		if x.Fence > 0 || x.Broken != nil {
 			delete(m.expected, x.Serial)
 		}
 		if x.Fence > 0 && r.Receiver != nil {
 			r.notified = true
 			m.requests[x.Serial] = r
-		}
-		if x.Recalled && recalled.Recalled != nil {
-			recalled.notified = true
-			m.retained[x.Serial] = recalled
 		}
 		m.mu.Unlock()
 		switch {
@@ -172,9 +137,6 @@ func (m *Messages) Received(payload string) {
 				r.Broken(*x.Broken)
 			}
 			m.broken(x.Serial, *x.Broken) // also a lease that the request was granted meanwhile
-		case x.Recalled && recalled.Recalled == nil: // it was given back
-		case x.Recalled:
-			recalled.Recall()
 		case r.Receiver == nil: // granted by a reply already, or abandoned: then its cleanup releases the grant
 		case x.Fence > 0:
 			r.Woken(claim.Event{Kind: claim.Woken, Fence: x.Fence})
@@ -202,14 +164,21 @@ func (m *Messages) logIgnored(err error, now time.Time) {
 	}
 }
 
-// Subscribed handles the acknowledgement of a subscription. Messages may have been lost before it, so retained leases ask whether they were
-// recalled.
-func (m *Messages) Subscribed(channel string) {
+// uncountedInterval is the least time between two log lines about a subscription that is not counted on.
+const uncountedInterval = time.Hour
+
+// warnUncounted logs that waiters do not count on the subscription, and why.
+func (m *Messages) warnUncounted(channel, reason string) {
 	m.mu.Lock()
-	list := slices.Collect(maps.Values(m.channels[channel]))
+	now := time.Now()
+	due := m.uncountedLogged.IsZero() || now.Sub(m.uncountedLogged) >= uncountedInterval
+	if due {
+		m.uncountedLogged = now
+	}
 	m.mu.Unlock()
-	for _, x := range list {
-		x.AskNow()
+	if due {
+		m.s.Config.Log.Warn("lockkeeper: wake-ups may not reach this process; its waiters keep their order and learn of their turns by heartbeats",
+			"reason", reason, "channel", channel)
 	}
 }
 
@@ -218,25 +187,10 @@ func (m *Messages) ExpectGrant(serial, channel string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if r := m.requests[serial]; r.Receiver != nil && !r.notified {
-		m.expectLocked(serial, channel, false)
+		by := m.s.Now().Add(queue.WakeupTimeout)
+		m.expected[serial] = queue.Message{By: by, Channel: channel}
+		m.s.Timers.SetIfSooner(&m.timer, m.s.Time(by))
 	}
-}
-
-// ExpectRecall expects the message about the recall of a retained lease, granted at that time, unless it came, or could have been lost with
-// an earlier subscription.
-func (m *Messages) ExpectRecall(serial string, granted claim.Instant) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	x := m.retained[serial]
-	if x.Recalled != nil && !x.notified && queue.RecallExpected(m.s.Instant(m.s.Subscriber.SubscribedSince(x.channel)), granted) {
-		m.expectLocked(serial, x.channel, true)
-	}
-}
-
-func (m *Messages) expectLocked(serial, channel string, recall bool) {
-	by := m.s.Now().Add(queue.WakeupTimeout)
-	m.expected[serial] = queue.Message{By: by, Recall: recall, Channel: channel}
-	m.s.Timers.SetIfSooner(&m.timer, m.s.Time(by))
 }
 
 // replaceStale replaces subscriptions on which expected messages did not come.
@@ -247,7 +201,7 @@ func (m *Messages) replaceStale(now time.Time) {
 	for serial, x := range m.expected {
 		serials, messages = append(serials, serial), append(messages, x)
 	}
-	stale, next := m.doubts.Review(m.s.Instant(now), messages)
+	stale, next := queue.Review(m.s.Instant(now), messages)
 	for i, x := range messages {
 		if x.By == 0 {
 			delete(m.expected, serials[i])

@@ -3,13 +3,14 @@ package wait
 import (
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
-	"github.com/cenkalti/backoff/v4"
 	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/queue"
+	"github.com/lockkeeper/lockkeeper/internal/random"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/timers"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
@@ -21,7 +22,6 @@ type Waiter interface {
 	Token() string
 	Serial() string // by which messages name it
 	Snapshot() claim.Claim
-	Unsubscribed() bool // the keeper has said, when it was made, that it cannot receive messages
 	ReportPosition(int) // among those that wait; that of the first one in the reply to a heartbeat
 	StepAt(claim.Instant, claim.Event, error) claim.Effects
 }
@@ -40,7 +40,7 @@ type Queues struct {
 func NewQueues(s *server.Server, messages *Messages) *Queues {
 	return &Queues{
 		s: s, messages: messages, byName: map[string]*waitQueue{},
-		rules: queue.Rules{Interval: s.Config.HeartbeatInterval, MaxElapsed: s.Config.Retry.MaxElapsed},
+		rules: queue.Rules{Interval: s.Config.HeartbeatInterval, Timeout: s.Config.HeartbeatTimeout, MaxElapsed: s.Config.Retry.MaxElapsed},
 	}
 }
 
@@ -53,8 +53,8 @@ type waitQueue struct {
 
 	mu       sync.Mutex // guards the fields below
 	requests map[Waiter]struct{}
-	state    queue.Queue                 // with as many waiters
-	backoff  *backoff.ExponentialBackOff // nil while heartbeats are answered
+	state    queue.Queue     // with as many waiters
+	backoff  *random.Backoff // nil while heartbeats are answered
 }
 
 func (ws *Queues) newQueue(l *server.Lock, health *server.Health) *waitQueue {
@@ -78,12 +78,14 @@ func (q *waitQueue) setTimerLocked(out *queue.Effects) {
 // was sent at that time; the reply also said when the request may be granted the lock, in ms, or that there is more to be admitted at once.
 // It returns the health that the waiters share: that of the first of them.
 func (ws *Queues) Join(w Waiter, l *server.Lock, health *server.Health, asked claim.Instant, retryIn int64, more bool) *server.Health {
+	id, _, _ := strings.Cut(w.Token(), ":")
 	ws.mu.Lock()
+	ws.s.Subscriber.Use(l.Channel, id)
 	q := ws.byName[l.KeyOf(server.QueueKey)]
 	if q == nil {
 		q = ws.newQueue(l, health)
 		ws.byName[l.KeyOf(server.QueueKey)] = q
-		ws.s.Subscriber.Retain(l.Channel)
+		ws.s.Subscriber.Hold(l.Channel)
 	}
 	q.join(w, retryIn, more)
 	ws.mu.Unlock()
@@ -262,10 +264,15 @@ func (q *waitQueue) send(batch []Waiter) {
 	q.of.s.Transport.Send(call)
 }
 
-// isUnsubscribed reports whether the keeper cannot receive messages. Its heartbeats say so: else its waiters, which the server passes over, would
-// be granted the lock only if it happened to be free at one of their heartbeats.
+// isUnsubscribed reports whether the keeper does not count on its subscription, which it begins if there is none. Its heartbeats say so: its
+// waiters are granted the lock in their turn all the same, whether a message reaches them or not.
 func (q *waitQueue) isUnsubscribed() bool {
-	return q.of.s.Subscriber.CannotReceive(q.lock.Channel, q.of.s.Config.HeartbeatInterval)
+	sub := q.of.s.Subscriber
+	if sub.Reliable(q.lock.Channel) {
+		return false
+	}
+	sub.Begin(q.lock.Channel)
+	return true
 }
 
 // mode returns that of a heartbeat.
@@ -276,8 +283,9 @@ func mode(unsubscribed bool) int {
 	return 0
 }
 
-// rejoin prepares the command that queues waiters again that the server does not know: it passed over them while their subscription was
-// interrupted, or it lost its data. Waiters that have not missed a heartbeat keep their place. It returns nil if none waits any more.
+// rejoin prepares the command that queues waiters again that the server does not know: it passed over them because it saw no subscription,
+// or it lost its data. Waiters that have not missed a heartbeat keep their place. Until their next heartbeats they do not count on the
+// subscription, so that they are not passed over again. It returns nil if none waits any more.
 func (q *waitQueue) rejoin(batch []Waiter) *transport.Call {
 	l := q.lock
 	now := time.Now()
@@ -293,12 +301,11 @@ func (q *waitQueue) rejoin(batch []Waiter) *transport.Call {
 	if len(batch) == 0 {
 		return nil
 	}
-	unsubscribed := q.isUnsubscribed()
-	call := l.HeartbeatCall(mode(unsubscribed)+protocol.HeartbeatRejoin, len(batch), func(call *transport.Call) {
+	call := l.HeartbeatCall(protocol.HeartbeatUnsubscribed+protocol.HeartbeatRejoin, len(batch), func(call *transport.Call) {
 		for _, r := range batch {
 			q.step(r, claim.Event{Kind: claim.CopyEnded, Outcome: server.OutcomeOf(call.Err)}, nil)
 		}
-		q.heartbeatDone(call, batch, now, unsubscribed)
+		q.heartbeatDone(call, batch, now, true)
 	})
 	q.health.Sent(now)
 	for i, r := range batch {
@@ -307,7 +314,7 @@ func (q *waitQueue) rejoin(batch []Waiter) *transport.Call {
 	return call
 }
 
-// heartbeatDone handles the reply to a heartbeat command, which has said whether the keeper cannot receive messages.
+// heartbeatDone handles the reply to a heartbeat command, which has said whether the keeper counts on its subscription.
 func (q *waitQueue) heartbeatDone(call *transport.Call, batch []Waiter, sent time.Time, unsubscribed bool) {
 	reply, err := server.DecodeHeartbeat(call, len(batch))
 	if err != nil {
@@ -322,8 +329,14 @@ func (q *waitQueue) heartbeatDone(call *transport.Call, batch []Waiter, sent tim
 		q.health.Answered(sent)
 	} else { // they must rejoin first, which requires that the server can be written to
 		q.health.Dropped(sent)
-		q.checkMissed(unknown)
+		if !unsubscribed {
+			q.checkMissed(unknown)
+		}
 		again = q.rejoin(unknown)
+	}
+	// The interval ends at the sending, because a process that was frozen may read the reply before the acknowledgement.
+	if q.of.s.Subscriber.Missing(q.lock.Channel, sent.Add(-q.of.rules.Interval)) {
+		q.of.messages.warnUncounted(q.lock.Channel, "the server has not acknowledged the subscription")
 	}
 	if reply.First >= 0 {
 		batch[reply.First].ReportPosition(reply.Rank)
@@ -351,7 +364,7 @@ func (q *waitQueue) update(call *transport.Call, reply protocol.HeartbeatReply, 
 		switch change.Code {
 		case lua.Granted, lua.Held:
 			if change.Code == lua.Held {
-				q.expectGrant(r, unsubscribed || r.Unsubscribed())
+				q.expectGrant(r, unsubscribed)
 			}
 			q.step(r, claim.Event{Kind: claim.Admitted, Sent: sent, Fence: change.Fence, TTL: change.ExpiresIn}, nil)
 		case lua.Waiting:
@@ -378,7 +391,7 @@ func (q *waitQueue) stillQueued(r Waiter, sent claim.Instant, reply protocol.Hea
 }
 
 // expectGrant expects the message about a grant that a heartbeat has found, unless it was received already, could have been lost with an
-// earlier subscription, or is not sent, since the keeper has said that it cannot receive any.
+// earlier subscription, or the keeper does not count on it.
 func (q *waitQueue) expectGrant(w Waiter, unsubscribed bool) {
 	since := q.of.s.Instant(q.of.s.Subscriber.SubscribedSince(q.lock.Channel))
 	if queue.GrantExpected(since, w.Snapshot().Asked(), unsubscribed) {
@@ -386,19 +399,22 @@ func (q *waitQueue) expectGrant(w Waiter, unsubscribed bool) {
 	}
 }
 
-// checkMissed replaces the subscription if the server did not know a waiter although the subscription should have kept it queued.
+// checkMissed notes that the server does not count the subscription if it did not know a waiter that should have stayed queued.
 func (q *waitQueue) checkMissed(unknown []Waiter) {
-	e := q.of.s
-	since := e.Instant(e.Subscriber.SubscribedSince(q.lock.Channel))
+	s := q.of.s
+	since := s.Instant(s.Subscriber.SubscribedSince(q.lock.Channel))
 	for _, r := range unknown {
 		asked := r.Snapshot().Asked()
 		q.mu.Lock()
-		missed := !r.Unsubscribed() && q.state.Missed(since, asked)
+		missed := q.state.Missed(&q.of.rules, s.Now(), since, asked)
 		q.mu.Unlock()
-		if missed {
-			e.Subscriber.Replace(q.lock.Channel)
-			return
+		if !missed {
+			continue
 		}
+		if s.Subscriber.Doubt(q.lock.Channel) {
+			q.of.messages.warnUncounted(q.lock.Channel, "the server does not see the subscription")
+		}
+		return
 	}
 }
 
@@ -409,7 +425,7 @@ func (q *waitQueue) failed(err error, batch []Waiter) {
 		q.backoff = q.of.s.Config.Retry.NewBackoff()
 	}
 	var out queue.Effects
-	q.state.Failed(&q.of.rules, q.of.s.Now(), transport.Retryable(err), q.backoff.NextBackOff(), &out)
+	q.state.Failed(&q.of.rules, q.of.s.Now(), transport.Retryable(err), q.backoff.Next(), &out)
 	q.setTimerLocked(&out)
 	q.mu.Unlock()
 	if !out.GiveUp {

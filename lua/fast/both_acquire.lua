@@ -14,8 +14,9 @@ local call = redis.call
 local lock, meta, queue = KEYS[1], KEYS[2], KEYS[3]
 local token, ttl, limits, epoch = ARGV[1], ARGV[2], ARGV[3], ARGV[4] or LONGEST_EPOCH
 local time = call('TIME')
-local now_us = time[1] * 1000000 + time[2]
-local now_us_text = #time[2] == 6 and time[1] .. time[2] or string.format('%.0f', now_us)
+local seconds = time[1] - UNSET_CLOCK < 0 and time[1] + UNSET_CLOCK or time[1]
+local now_us = seconds * 1000000 + time[2]
+local now_us_text = #time[2] == 6 and seconds .. time[2] or string.format('%.0f', now_us)
 local now = (now_us - now_us % 1000) / 1000
 
 -- What is rare is left to the general script, as by semaphore_acquire.

@@ -11,26 +11,30 @@ local call, pcall = redis.call, redis.pcall
 local lock, meta = KEYS[1], KEYS[2]
 local token, ttl, epoch = ARGV[1], ARGV[2], ARGV[3] or LONGEST_EPOCH
 
-if call('SET', lock, token, 'NX', 'PX', ttl) then
-  -- The expiry says what time it is, at less cost than TIME: in ms, so it is not after any fence that was drawn before the metadata was
-  -- lost. The general script draws the first one after that in µs.
-  local now_us = (call('PEXPIRETIME', lock) - ttl) * 1000
-  local last = tonumber(pcall('HGET', meta, 'seq'))
-  -- One comparison finds what is rare: no metadata, tombstones, or the first fence of an epoch, which looks at the metadata's expiry.
-  if last and last >= now_us - now_us % epoch and last > LEAST_FENCE then
-    local fence = last < now_us and now_us or last + 1
-    call('HSET', meta, 'seq', fence)
-    return fence
+local last = tonumber(pcall('HGET', meta, 'seq'))
+local time = call('TIME')
+local now_us = time[1] * 1000000 + time[2]
+-- Two comparisons find what is rare: no metadata, tombstones, or the first fence of an epoch, which looks at the metadata's expiry; and
+-- a clock that is not set.
+local usual = last and last >= now_us - now_us % epoch and now_us > LEAST_FENCE
+if usual and call('SET', lock, token, 'NX', 'PX', ttl) then
+  if last >= now_us then
+    call('HSET', meta, 'seq', last + 1)
+    return last + 1
   end
-  call('DEL', lock)
-  return UNDECIDED
+  -- A string is cheaper to send than a number, which the server formats.
+  call('HSET', meta, 'seq', #time[2] == 6 and time[1] .. time[2] or now_us)
+  return now_us
 end
 
 local owner, left = call('GET', lock), call('PTTL', lock)
 if owner and owner ~= token and left > 0 then
-  -- Left to the general script: a lease that is longer than it may be, because the clock was set back, and one that its process
-  -- retains (k), which is to be recalled.
-  local _, _, asked, _, flags = string.match(owner, TOKEN, TOKEN_FROM)
-  if flags ~= 'k' and left - (asked or left) <= 0 then return -left end
+  -- Left to the general script: a lease that is longer than it may be, because the clock was set back.
+  local _, _, asked = string.match(owner, TOKEN, TOKEN_FROM)
+  if left - (asked or left) <= 0 then
+    -- It changes nothing, but fails on a read-only server, which must not say that the lock is held.
+    if not usual then call('HDEL', meta, '') end
+    return -left
+  end
 end
 return UNDECIDED

@@ -5,13 +5,13 @@
 -- ARGV[1] token    of the lease
 -- ARGV[2] channel_prefix  of the keepers' channels
 -- ARGV[3] epoch    µs: see LONGEST_EPOCH
--- ARGV[4] sharded  1: messages go by sharded channels; none: they do not
+-- ARGV[4] way      the end of this process's id: how messages reach it, and those whose ids end so, see WAY
 -- returns GRANTED: the lease has ended, and a waiter has the lock | GRANTED + RELEASE_QUEUE_EMPTY: it has ended, and nobody waits | UNDECIDED
 -- writes KEYS[1..3], deletions first; work O(log n)
 -- include: lib/constants
 local call, pcall = redis.call, redis.pcall
 local lock, meta, queue = KEYS[1], KEYS[2], KEYS[3]
-local token, channel_prefix, epoch, sharded = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local token, channel_prefix, epoch, way = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 if pcall('GET', lock) ~= token then return UNDECIDED end
 local heads = call('ZRANGE', queue, '0', '1')
@@ -25,23 +25,25 @@ local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local now = (now_us - now_us % 1000) / 1000
 local last = tonumber(call('HGET', meta, 'seq') or nil)
-if not last or last < now_us - now_us % epoch or last <= LEAST_FENCE then return UNDECIDED end
+if not last or last < now_us - now_us % epoch or now_us <= LEAST_FENCE then return UNDECIDED end
 local stamp = last < now_us and #time[2] == 6 and time[1] .. time[2] or string.format('%.0f', math.max(now_us, last + 1))
 
 -- Is the heir alive, and can it receive a message?
-local keeper, serial, ttl, claim_ttl, flags = string.match(heir, TOKEN, TOKEN_FROM)
+local keeper, serial, ttl, claim_ttl = string.match(heir, TOKEN, TOKEN_FROM)
 local lapse = keeper and call('ZSCORE', queue, '+' .. heir)
 local left = lapse and lapse - HEARTBEATS - now or 0
-if left <= 0 or left + now >= UNSUBSCRIBED or string.find(flags, 's', 1, true) then return UNDECIDED end
-local channel, numsub, publish = channel_prefix .. keeper, sharded and 'SHARDNUMSUB' or 'NUMSUB', sharded and 'SPUBLISH' or 'PUBLISH'
+if left <= 0 or left + now >= UNSUBSCRIBED or string.sub(keeper, -#way) ~= way then return UNDECIDED end
+local channel, numsub, publish = channel_prefix .. keeper, 'NUMSUB', 'PUBLISH'
+if way == SHARDED then numsub, publish = 'SHARDNUMSUB', 'SPUBLISH' end
 if pcall('PUBSUB', numsub, channel)[2] == 0 then return UNDECIDED end
 -- The next waiter is to be told if the heir's lease ends before its heartbeat, which is due at half of the present one's time. That can be
 -- so if the claim is the whole lease, or is cut to less than half. Nobody waits behind the heir if the next member is a heartbeat.
 local claim, told, retry = tonumber(claim_ttl), nil, nil
 if (ttl == claim_ttl or left < claim / 2) and string.sub(heads[2] or '+', 1, 1) ~= '+' then
-  local next_keeper, next_serial, _, next_claim, next_flags = string.match(heads[2], TOKEN, TOKEN_FROM)
+  local next_keeper, next_serial, _, next_claim = string.match(heads[2], TOKEN, TOKEN_FROM)
   local next_lapse, ms = (call('ZSCORE', queue, '+' .. heads[2]) or 0) - HEARTBEATS, math.min(left, claim)
-  if next_keeper and next_flags ~= 's' and next_lapse < UNSUBSCRIBED and now + ms < next_lapse - next_claim / 2 then
+  if next_keeper and now + ms < next_lapse % UNSUBSCRIBED - next_claim / 2 then
+    if next_lapse >= UNSUBSCRIBED or string.sub(next_keeper, -#way) ~= way then return UNDECIDED end
     told, retry = channel_prefix .. next_keeper, string.format('%s -%.0f', next_serial, ms)
     if pcall('PUBSUB', numsub, told)[2] == 0 then return UNDECIDED end
   end

@@ -8,5 +8,5 @@
 local owner = redis.pcall('GET', KEYS[1])
 if type(owner) == 'table' then return owner end -- the key has another type
 if owner ~= ARGV[1] then return REFUSED end
-redis.call('PEXPIRE', KEYS[1], ARGV[2], 'GT')
+if redis.call('PEXPIRE', KEYS[1], ARGV[2], 'GT') == 0 then redis.call('PEXPIRE', KEYS[1], ARGV[2], 'NX') end
 return GRANTED

@@ -13,7 +13,8 @@ local call, pcall = redis.call, redis.pcall
 local lock, meta, queue = KEYS[1], KEYS[2], KEYS[3]
 local token, ttl, epoch = ARGV[1], ARGV[2], ARGV[3] or LONGEST_EPOCH
 local time = call('TIME')
-local now_us = time[1] * 1000000 + time[2]
+local seconds = time[1] - UNSET_CLOCK < 0 and time[1] + UNSET_CLOCK or time[1]
+local now_us = seconds * 1000000 + time[2]
 local now = (now_us - now_us % 1000) / 1000
 -- Most readers are told by the last letter of their tokens, at less cost.
 local purpose = string.sub(token, -1) == 'r' and 'r' or string.match(token, FLAG, FLAG_FROM)
@@ -42,7 +43,7 @@ local last = tonumber(pcall('HGET', meta, 'seq'))
 if not last or last < now_us - now_us % epoch or last <= LEAST_FENCE then return UNDECIDED end
 local fence = last < now_us and now_us or last + 1
 -- A string is cheaper to send than a number, which the server formats.
-local text = fence == now_us and #time[2] == 6 and time[1] .. time[2] or fence
+local text = fence == now_us and #time[2] == 6 and seconds .. time[2] or fence
 -- It adds nothing if the token holds the lock already.
 if call('ZADD', lock, 'NX', now + ttl, token, text, '#' .. token) ~= 2 then return UNDECIDED end
 call('HSET', meta, 'seq', text)

@@ -13,8 +13,9 @@ local call = redis.call
 local lock, meta, queue = KEYS[1], KEYS[2], KEYS[3]
 local token, ttl, limits, epoch = ARGV[1], ARGV[2], ARGV[3], ARGV[4] or LONGEST_EPOCH
 local time = call('TIME')
-local now_us = time[1] * 1000000 + time[2]
-local now_us_text = #time[2] == 6 and time[1] .. time[2] or string.format('%.0f', now_us)
+local seconds = time[1] - UNSET_CLOCK < 0 and time[1] + UNSET_CLOCK or time[1]
+local now_us = seconds * 1000000 + time[2]
+local now_us_text = #time[2] == 6 and seconds .. time[2] or string.format('%.0f', now_us)
 local now = (now_us - now_us % 1000) / 1000
 
 -- This finds what is rare: no metadata, tombstones, a clock that was set back, the first fence of an epoch, which looks at the metadata's
@@ -36,5 +37,5 @@ end
 if used - most > 0 then return UNDECIDED end
 call('HSET', meta, 'seq', now_us_text)
 call('ZADD', lock, now_us_text, '#' .. token, now + ttl, token, '-' .. used, 'used')
-if keys == 0 then call('PEXPIRE', lock, ttl) else call('PEXPIRE', lock, ttl, 'GT') end
+if keys == 0 or call('PEXPIRE', lock, ttl, 'GT') == 0 then call('PEXPIRE', lock, ttl, 'NX') end
 return now_us

@@ -10,7 +10,7 @@ local call, pcall = redis.call, redis.pcall
 local lock, queue, token = KEYS[1], KEYS[2], ARGV[1]
 
 local flags, permits = string.match(token, TERMS, TERMS_FROM)
-if flags ~= 'h' and flags ~= 'hs' and flags ~= 'hk' or call('EXISTS', queue) == 1 then return UNDECIDED end
+if flags ~= 'h' and flags ~= 'hk' or call('EXISTS', queue) == 1 then return UNDECIDED end
 local score = pcall('ZSCORE', lock, token)
 if type(score) == 'table' then return score end -- the key has another type
 if not score then
@@ -19,12 +19,13 @@ if not score then
 end
 -- The only lease is the token, its fence and the count of permits. It needs no time: see rwlock_release.
 local members = call('ZCARD', lock)
-if members == 3 and score - call('PEXPIRETIME', lock) >= -5 then
+if members == 3 and math.abs(score - call('PEXPIRETIME', lock)) <= 5 then
   call('DEL', lock)
   return GRANTED + RELEASE_QUEUE_EMPTY
 end
 local time = call('TIME')
-local held = score - time[1] * 1000 - math.floor(time[2] / 1000) > 0
+local seconds = time[1] - UNSET_CLOCK < 0 and time[1] + UNSET_CLOCK or time[1]
+local held = score - seconds * 1000 - math.floor(time[2] / 1000) > 0
 if members > 3 then members = members - call('ZREM', lock, token, '#' .. token, '+' .. token) else members = 1 end
 if members == 1 then
   call('DEL', lock)

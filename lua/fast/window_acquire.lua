@@ -13,8 +13,9 @@
 local call = redis.call
 local lock, meta, queue, token, limits, epoch = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2], ARGV[3] or LONGEST_EPOCH
 local time = call('TIME')
-local now_us = time[1] * 1000000 + time[2]
-local now_us_text = #time[2] == 6 and time[1] .. time[2] or string.format('%.0f', now_us)
+local seconds = time[1] - UNSET_CLOCK < 0 and time[1] + UNSET_CLOCK or time[1]
+local now_us = seconds * 1000000 + time[2]
+local now_us_text = #time[2] == 6 and seconds .. time[2] or string.format('%.0f', now_us)
 
 -- What is rare is left to the general script, as by semaphore_acquire; so is a key that is not all of one each.
 local known = call('HMGET', meta, 'seq', 'limits', 'window')

@@ -5,12 +5,13 @@
 -- include: policy/KIND
 
 -- deliver sends the messages, one for each keeper, and says whether all were received. The grants are written before.
--- A keeper without a subscription is dead or cut off: its grants are undone. If the server does not allow publishing, the
--- waiters learn of their grants by their next heartbeats.
+-- A keeper without a subscription is dead or cut off: its grants are undone, so that nobody waits for it. If it is alive, it queues its
+-- waiters again, at their places, and does not count on its subscription from then on. If the server does not allow publishing,
+-- the waiters learn of their grants by their next heartbeats.
 local function deliver(run, messages)
   local all = true
   for keeper, message in pairs(messages) do
-    if send(run, keeper, table.concat(message, ' ')) == 0 then
+    if not send(keeper, table.concat(message, ' ')) then
       all, run.unreachable[keeper] = false, true
       for _, token in ipairs(message.tokens) do undo_grant(run, token) end
     end
@@ -19,12 +20,12 @@ local function deliver(run, messages)
 end
 
 -- admit_waiters grants everything that the policy allows now and sends the messages. It removes waiters whose heartbeats
--- have lapsed, and those without a subscription that have not said so; a live one rejoins later. One that has become
--- ineligible is told to retry, and is then answered why. A waiter that is not a caller gets an unconfirmed lease that ends
+-- have lapsed, and those without the subscription that they count on; a live one rejoins later. The grant to one that does not count
+-- on its subscription stands, and is published all the same. One that has become ineligible is told to retry, and is then answered why. A waiter that is not a caller gets an unconfirmed lease that ends
 -- with its heartbeat, so that all frozen waiters together delay the queue by at most one heartbeat timeout.
 -- It returns 1 if there may be more to admit, else 0.
 local function admit_waiters(run)
-  local budget, last, messages = 1000, '0', {}
+  local budget, last, messages, uncounted, more = 1000, '0', {}, {}, 1
   while budget > 0 do
     local heads = next_in_line(run, last)
     local blocked = not heads or #heads == 0
@@ -33,13 +34,13 @@ local function admit_waiters(run)
       local out = {}
       for i, token in ipairs(heads) do
         local keeper, serial, ttl, claim_ttl, flags, number = string.match(token, TOKEN, TOKEN_FROM)
-        local caller, silent = run.callers[token], flags and string.find(flags, 's', 1, true)
-        if lapse[i] >= UNSUBSCRIBED then lapse[i], silent = lapse[i] - UNSUBSCRIBED, true end
-        if not keeper or not caller and (run.unreachable[keeper] and not silent or lapse[i] <= now) then
+        local caller, counts = run.callers[token], lapse[i] < UNSUBSCRIBED
+        if not counts then lapse[i] = lapse[i] - UNSUBSCRIBED end
+        if not keeper or not caller and (counts and run.unreachable[keeper] or lapse[i] <= now) then
           out[#out + 1], run.head_stale, run.lapsed[#run.lapsed + 1] = token, true, token
         elseif token ~= run.try_token and ineligible(run, token) then
           out[#out + 1], run.head_stale, run.rejected[token] = token, true, ineligible(run, token)
-          if not caller then send(run, keeper, serial .. ' -1') end
+          if not caller then publish(keeper, serial .. ' -1') end
         elseif fits(run, flags, number) then
           out[#out + 1] = token
           local ms = tonumber(claim_ttl)
@@ -52,13 +53,16 @@ local function admit_waiters(run)
           local fence = write_grant(run, token, ms, flags, number)
           if caller then
             run.granted[token] = {fence, now + ms}
-          elseif not silent then
+          elseif counts then
             messages[keeper] = messages[keeper] or {tokens = {}}
             local message = messages[keeper]
             message[#message + 1] = serial .. ' ' .. fence_text(fence)
             message.tokens[#message] = token
+          else
+            uncounted[keeper] = uncounted[keeper] or {}
+            table.insert(uncounted[keeper], serial .. ' ' .. fence_text(fence))
           end
-        elseif caller or not WAITERS_DIFFER or silent or reachable(run, keeper, flags) then
+        elseif caller or not WAITERS_DIFFER or not counts or subscribed(keeper) then
           blocked = true
           break
         else
@@ -71,28 +75,36 @@ local function admit_waiters(run)
     end
     -- Grants that no subscriber received are undone, and others may have them.
     if blocked then
-      if deliver(run, messages) then return 0 end
+      if deliver(run, messages) then
+        more = 0
+        break
+      end
       messages, last = {}, '49'
     end
   end
-  deliver(run, messages)
-  return 1
+  if more == 1 then deliver(run, messages) end
+  for keeper, message in pairs(uncounted) do publish(keeper, table.concat(message, ' ')) end
+  return more
 end
 
 -- notify_head tells the first waiter when to retry if capacity frees up by itself before its next heartbeat, which is due
--- when half of the present one's time has passed at the latest. A caller reads this in the reply. A head without a
--- subscription is removed, up to a hundred of them.
+-- when half of the present one's time has passed at the latest. A caller reads this in the reply. A head without the
+-- subscription that it counts on is removed, up to a hundred of them.
 local function notify_head(run)
   for _ = 1, 100 do
     local head = call('ZRANGE', queue, '0', '0')[1]
     if not head or run.callers[head] then return end
-    local keeper, serial, _, claim_ttl, flags = string.match(head, TOKEN, TOKEN_FROM)
-    if not keeper or string.find(flags, 's', 1, true) then return end
+    local keeper, serial, _, claim_ttl = string.match(head, TOKEN, TOKEN_FROM)
+    if not keeper then return end
     local ms = frees_in(run)
     if ms == 0 then return end
-    local lapse = lapses_of({head})[1]
-    if lapse >= UNSUBSCRIBED or now + ms >= lapse - claim_ttl / 2 then return end
-    if send(run, keeper, string.format('%s -%.0f', serial, ms)) > 0 then return end
+    local lapse, text = lapses_of({head})[1], string.format('%s -%.0f', serial, ms)
+    if now + ms >= lapse % UNSUBSCRIBED - claim_ttl / 2 then return end
+    if lapse >= UNSUBSCRIBED then
+      publish(keeper, text)
+      return
+    end
+    if send(keeper, text) then return end
     dequeue({head})
   end
 end
@@ -106,7 +118,7 @@ local function notify_lapsed(run)
     local keeper, serial = string.match(token, TOKEN, TOKEN_FROM)
     if keeper and not notified[keeper] and not run.unreachable[keeper] and n < 10 then
       notified[keeper] = true
-      send(run, keeper, string.format('%s -%.0f', serial, 10 * n + 1))
+      publish(keeper, string.format('%s -%.0f', serial, 10 * n + 1))
       n = n + 1
     end
   end

@@ -1,15 +1,12 @@
--- metadata: the meta hash of a name, and the settings of a keeper. Fields:
+-- metadata: the meta hash of a name. Fields:
 --   seq         the last fence. It is stored as a negative number while there may be tombstones, so that no fast script grants anything
 --   tombstones  ms until which there may be tombstones
 --   ticket      the last ticket, see lib/queue
 -- Others are the policy's.
---
--- Settings do not change from call to call, and are one argument, because the server takes some time for each:
---   <1 if messages go by sharded channels, else 0><ms for which metadata is kept, 13 digits><prefix of the keepers' channels>
 
 -- load_metadata reads it, and returns the record run of what this script knows and what it has done. What is done to run changes
 -- nothing in Redis but by save_metadata:
---   settings, metadata_ttl    see above; nil if the script has none
+--   metadata_ttl              ms for which metadata is kept; nil if the script does not say it
 --   policy_arg                the argument that only the policy understands; nil if the script has none
 --   saved_seq, seq            the last fence as it was stored, and as it is
 --   refused_until             ms until which there may be tombstones
@@ -21,16 +18,15 @@
 --   callers                   token -> true, or the ms of the lease that it gets: requests that this script answers, without a message
 --   granted                   token -> {fence, until}: leases that this script has granted to callers
 --   rejected                  token -> code: waiters that were removed because they have become ineligible
---   unreachable               keeper -> true: it is not subscribed
+--   unreachable               keeper -> true: it is not subscribed here
 --   lapsed                    waiters that were removed because their heartbeats had lapsed
 --   try_token                 the token of a try, which is in the queue during this script only
 -- and what the policy notes of the state of the lock.
-local function load_metadata(settings, policy_arg)
+local function load_metadata(metadata_ttl, policy_arg)
   local saved_seq = tonumber(call('HGET', meta, 'seq')) or 0
   return {
-    settings = settings,
     policy_arg = policy_arg,
-    metadata_ttl = settings and tonumber(string.sub(settings, 2, 14)),
+    metadata_ttl = metadata_ttl and tonumber(metadata_ttl),
     saved_seq = saved_seq,
     seq = math.abs(saved_seq),
     refused_until = saved_seq <= 0 and tonumber(call('HGET', meta, 'tombstones')) or 0,

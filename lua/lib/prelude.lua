@@ -9,7 +9,9 @@ local KEYS, ARGV = KEYS, ARGV
 -- tombstones  zset: token -> ms until which its request is refused
 local lock, meta, queue, tombstones = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local time = call('TIME')
+local seconds = time[1] - UNSET_CLOCK < 0 and time[1] + UNSET_CLOCK or time[1] - LAST_CLOCK < 0 and time[1]
+  or error('the clock of the server is at ' .. time[1] .. ' s, later than ' .. LAST_CLOCK .. ', October 2083: set it')
 -- The server's time in µs, in ms, and in µs as a string, which is cheaper to send than a number, which the server formats.
-local now_us = time[1] * 1000000 + time[2]
+local now_us = seconds * 1000000 + time[2]
 local now = (now_us - now_us % 1000) / 1000
-local now_us_text = #time[2] == 6 and time[1] .. time[2] or string.format('%.0f', now_us)
+local now_us_text = #time[2] == 6 and seconds .. time[2] or string.format('%.0f', now_us)

@@ -19,6 +19,14 @@ local function enqueue(token, lapse, try)
   return tonumber(call('ZSCORE', queue, token)), false
 end
 
+-- requeue adds a token at the place that it had. It may be ahead of the clock, if the server has lost its data and the clock was set back:
+-- then those who arrive from now on are behind it.
+local function requeue(token, at)
+  call('ZADD', queue, at, token)
+  local ticket = ticket_of(at)
+  if ticket > now_us and ticket > (tonumber(call('HGET', meta, 'ticket')) or 0) then call('HSET', meta, 'ticket', ticket) end
+end
+
 -- dequeue removes waiters and their heartbeats from the queue: at most a few hundred tokens. It returns how many members it has removed.
 local function dequeue(tokens)
   local members = {}

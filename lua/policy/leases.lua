@@ -16,21 +16,9 @@ local function ends_at(token, score)
   return at > now and at <= tonumber(ENDLESS) and at or nil
 end
 
--- decode_fence is the fence that the score of a #token says; nil if it has none.
-local function decode_fence(score)
-  local fence = tonumber(score or nil)
-  return fence and fence >= RETAINED and fence - RETAINED + ENDLESS or fence
-end
-
--- encode_fence is the score of a #token, retained or not.
-local function encode_fence(fence, retained)
-  if retained then return fence + RETAINED - ENDLESS end
-  return fence == now_us and now_us_text or fence
-end
-
--- lease_fence is the fence of a lease.
+-- lease_fence is the fence of a lease; nil if it has none.
 local function lease_fence(token)
-  return decode_fence(call('ZSCORE', lock, '#' .. token))
+  return tonumber(call('ZSCORE', lock, '#' .. token) or nil)
 end
 
 -- keep_lock keeps the lock's key for as long as a lease of ms from now lasts. fresh says that there is no other lease in it.
@@ -88,32 +76,10 @@ local function renew_lease(run, token, ttl, exact)
   return at ~= nil
 end
 
-local function was_recalled(token)
-  return tonumber(call('ZSCORE', lock, '#' .. token)) < RETAINED
-end
-
 local function confirm(_, token, ttl)
   local _, _, asked = string.match(token, TOKEN, TOKEN_FROM)
   if tonumber(ttl) > tonumber(asked or 0) then call('ZADD', lock, BEYOND + ttl, '+' .. token) end
   return lease_fence(token)
-end
-
--- recall notifies the processes that retain leases, up to a hundred in one script, that somebody waits whom they exclude. Each lease
--- is recalled once by a message, and is then like any other; renew replies that it was recalled. A message of which nobody knows
--- whether it was received frees nothing: the lease is held until it is released or expires. It returns twice their number.
-local function recall(run)
-  local list = call('ZRANGE', lock, RETAINED, BEHIND_RETAINED, 'BYSCORE', 'LIMIT', '0', '100', 'WITHSCORES')
-  if #list == 0 then return 0 end
-  local plain = {}
-  for i = 1, #list, 2 do
-    plain[i], plain[i + 1] = list[i + 1] - RETAINED + ENDLESS, list[i]
-  end
-  call('ZADD', lock, unpack(plain))
-  for i = 1, #list, 2 do
-    local keeper, serial = string.match(list[i], TOKEN, TOKEN_FROM)
-    if keeper then publish(run, string.sub(keeper, 2), serial .. ' recall') end
-  end
-  return #list
 end
 
 -- page lists at most count members of the lock's key, and their scores, in a range of scores: from first to last, downward if that is
@@ -147,7 +113,7 @@ local function held_leases(after, token, count)
   for i = 1, #list, 2 do fences[#fences + 1] = '#' .. list[i] end
   if #list > 0 then fences = call('ZMSCORE', lock, unpack(fences)) end
   for i = 1, #list, 2 do
-    all[#all + 1] = {list[i], decode_fence(fences[(i + 1) / 2]) or 0, list[i + 1] - now, tonumber(list[i + 1])}
+    all[#all + 1] = {list[i], tonumber(fences[(i + 1) / 2] or nil) or 0, list[i + 1] - now, tonumber(list[i + 1])}
   end
   return all, call('ZCOUNT', lock, '(' .. now, ENDLESS)
 end

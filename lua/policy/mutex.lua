@@ -2,7 +2,6 @@
 -- the holder's token, as SET key token NX PX writes it, so that it expires at the very millisecond. The fence of the lease in the key
 -- is the last one, run.seq. fair and redlock extend this policy. Fields of the meta hash:
 --   longer    a lease that was extended beyond what its token asked for: its token and its ttl
---   recalled  the token of a lease that a process retains, and that was recalled
 --   yield     when the time ends, or has ended last, for which a release has left the key free for clients of other libraries, which ask
 --             now and then; and for how many ms it was. Meanwhile metadata is as while there may be tombstones, so that no fast script
 --             grants anything
@@ -27,16 +26,6 @@ local function leave_free(run, ms)
   run.free = nil
 end
 
--- recall notifies the process that retains the owner's lease that somebody else asks for the lock. It does so once, and renew replies
--- that the lease was recalled. If memory is full, or without metadata, that is not noted, and each request notifies. Nobody knows whether
--- the message was received, so it frees nothing.
-local function recall(run, owner)
-  local keeper, serial, _, _, flags = string.match(owner, TOKEN, TOKEN_FROM)
-  if flags ~= 'k' or call('HGET', meta, 'recalled') == owner then return end
-  if run.seq > 0 then pcall('HSET', meta, 'recalled', owner) end
-  publish(run, keeper, serial .. ' recall')
-end
-
 local function place(ticket)
   return ticket, true
 end
@@ -45,25 +34,41 @@ local function ticket_of(at)
   return at
 end
 
+-- ms_left is for how long the lock's owner holds it; -1: the key of another library has no expiry. After the server's clock was set back that
+-- may be longer than the lease's whole ttl, and is cut to that, as it is if somebody has taken the key's expiry away.
+local function ms_left(run, owner)
+  local left, _, _, ttl = call('PTTL', lock), string.match(owner, TOKEN, TOKEN_FROM)
+  ttl = tonumber(ttl)
+  if not ttl or left ~= -1 and left <= ttl then return left end
+  local longer, ms = string.match(call('HGET', meta, 'longer') or '', '^(.*) (%d+)$')
+  if longer == owner then ttl = tonumber(ms) end
+  if left ~= -1 and left <= ttl then return left end
+  call('PEXPIRE', lock, ttl)
+  run.head_stale = true
+  return ttl
+end
+
 -- PTTL rounds down: a lock whose lease ends within this millisecond has 0 left, which would mean that nothing is known.
 local function frees_in(run)
   local left = call('PTTL', lock)
   if left == -2 then return left_free(run) or 0 end
+  local owner = left == -1 and pcall('GET', lock)
+  if type(owner) == 'string' then left = ms_left(run, owner) end
   return left == 0 and 1 or math.max(left, 0)
 end
 
--- The owner of a lease that its process retains (k) is to be notified first; see ask.
+-- Without an expiry, frees_in sees to it.
 local function blocked_for(run, token)
   local owner = pcall('GET', lock)
-  if type(owner) ~= 'string' or owner == token or string.sub(owner, -1) == 'k' then return nil end
+  if type(owner) ~= 'string' or owner == token then return nil end
   local left = call('PTTL', lock)
+  if left == -1 then return nil end
   return left == 0 and 1 or math.max(left, 0)
 end
 
--- may_take says whether a newcomer may take the free lock. A request for a lease that its process is to retain does not pass waiters:
--- nobody would recall it for them.
-local function may_take(run, policy_arg)
-  return not left_free(run) and (policy_arg ~= RETAIN or call('EXISTS', queue) == 0)
+-- may_take says whether a newcomer may take the free lock.
+local function may_take(run)
+  return not left_free(run)
 end
 
 -- lease_fence is the fence of the token that is in the key. A token of another library has drawn none, so it gets one now.
@@ -71,19 +76,17 @@ local function lease_fence(run)
   return run.seq > 0 and run.seq or next_fence(run)
 end
 
-local function ask(run, token, ttl, policy_arg)
+local function ask(run, token, ttl)
   local owner = pcall('GET', lock)
   if type(owner) == 'table' then
     run.type_error = owner
     return nil
   end
-  -- If it was granted while others came, it is recalled for them now.
-  if owner and string.sub(owner, -1) == 'k' and (owner ~= token or call('EXISTS', queue) == 1) then recall(run, owner) end
   if owner == token then
-    call('PEXPIRE', lock, ttl, 'GT')
+    extend_expiry(lock, ttl)
     return GRANTED, lease_fence(run)
   end
-  if owner or not may_take(run, policy_arg) then return nil end
+  if owner or not may_take(run) then return nil end
   call('SET', lock, token, 'PX', ttl)
   return GRANTED, next_fence(run)
 end
@@ -129,27 +132,12 @@ local function ineligible()
   return nil
 end
 
--- ms_left is for how long the lock's owner holds it. After the server's clock was set back that may be longer than the lease's whole
--- ttl, and is cut to that.
-local function ms_left(run, owner)
-  local left, _, _, ttl = call('PTTL', lock), string.match(owner, TOKEN, TOKEN_FROM)
-  ttl = tonumber(ttl)
-  if not ttl or left <= ttl then return left end
-  local longer, ms = string.match(call('HGET', meta, 'longer') or '', '^(.*) (%d+)$')
-  if longer == owner then ttl = tonumber(ms) end
-  if left <= ttl then return left end
-  call('PEXPIRE', lock, ttl)
-  run.head_stale = true
-  return ttl
-end
-
 local function lease_of(run, token)
   if pcall('GET', lock) ~= token then return nil end
   return lease_fence(run), now + ms_left(run, token)
 end
 
--- A waiter may be the holder itself, by a copy of its request that arrived late. It is told so now. A lease that a process retains is
--- recalled for waiters, which may have come back to the queue since it was granted.
+-- A waiter may be the holder itself, by a copy of its request that arrived late. It is told so now.
 local function maintain(run)
   local owner = pcall('GET', lock)
   if type(owner) == 'table' then run.type_error = owner end
@@ -158,8 +146,6 @@ local function maintain(run)
   if run.callers[owner] then
     dequeue({owner})
     run.granted[owner], run.head_stale = {lease_of(run, owner)}, true
-  elseif next(run.callers) and string.sub(owner, -1) == 'k' then
-    recall(run, owner)
   end
 end
 
@@ -167,12 +153,8 @@ local function renew_lease(run, token, ttl, exact)
   local owner = pcall('GET', lock)
   if type(owner) == 'table' then run.type_error = owner end
   if owner ~= token then return false end
-  if exact then call('PEXPIRE', lock, ttl) else call('PEXPIRE', lock, ttl, 'GT') end
+  if exact then call('PEXPIRE', lock, ttl) else extend_expiry(lock, ttl) end
   return true
-end
-
-local function was_recalled(token)
-  return call('HGET', meta, 'recalled') == token
 end
 
 local function confirm(run, token, ttl)

@@ -15,7 +15,7 @@ local function ask(run, token, ttl)
     return nil
   end
   if owner and owner ~= token or left_free(run) then return nil end
-  if owner then call('PEXPIRE', lock, ttl, 'GT') else call('SET', lock, token, 'PX', ttl) end
+  if owner then extend_expiry(lock, ttl) else call('SET', lock, token, 'PX', ttl) end
   local _, _, _, _, flags, number = string.match(token, TOKEN, TOKEN_FROM)
   local least = flags and string.find(flags, 'f', 1, true) and tonumber(number) or 0
   run.seq = math.max(owner and run.seq > 0 and run.seq or draw_fence(run), least)

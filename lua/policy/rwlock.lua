@@ -3,9 +3,8 @@
 --   w  to write; its number is the maximum writer streak, 0: unlimited
 --   u  an upgrade: to write, in place of the token's own read lease; its number counts the upgrades that its keeper has begun
 --   d  a downgrade: to read, in place of the token's own write lease
--- r and d are read leases; w, u and those of other libraries, which have no purpose, are write leases. A k after an r, and the policy_arg
--- RETAIN in acquire, say that the process of a read lease retains it: it grants reads inside until it is recalled. In the queue an
--- upgrade is before all writers, and writers before all readers, each in order of arrival; see place. Fields of the meta hash:
+-- r and d are read leases; w, u and those of other libraries, which have no purpose, are write leases. In the queue an upgrade is before
+-- all writers, and writers before all readers, each in order of arrival; see place. Fields of the meta hash:
 --   streak   the writers in a row that have passed waiting readers
 --   pass     the place up to which readers go before the next writer
 --   upgrade  the tokens of the waiting upgrade and of its read lease
@@ -44,9 +43,9 @@ local function remove(run, token)
   run.longest = nil
 end
 
--- put writes a lease of ms. fresh says that there is no other, retained that its process is to grant reads by it.
-local function put(run, token, ms, fence, fresh, retained)
-  call('ZADD', lock, now + ms, token, encode_fence(fence, retained), '#' .. token)
+-- put writes a lease of ms. fresh says that there is no other.
+local function put(run, token, ms, fence, fresh)
+  call('ZADD', lock, now + ms, token, fence_text(fence), '#' .. token)
   keep_lock(run, ms, fresh)
 end
 
@@ -139,7 +138,7 @@ local function ask(run, token, ttl, policy_arg, max_wait)
   if purpose == 'd' or purpose == 'u' then return convert(run, token, ttl, policy_arg, max_wait) end
   if (not run.holder or run.readers_hold and purpose == 'r') and call('EXISTS', queue) == 0 then
     local fence = next_fence(run)
-    put(run, token, ttl, fence, not run.holder, policy_arg == RETAIN)
+    put(run, token, ttl, fence, not run.holder)
     return GRANTED, fence
   end
 end
@@ -155,7 +154,7 @@ local function end_lease(run, token, cancel)
   if at and cancel == '2' then return HELD end
   if score then remove(run, token) end
   if not at then return REFUSED end
-  run.would_end = at
+  run.would_end = math.max(run.would_end or 0, at) -- of several tokens, the one that would have ended last
   return GRANTED
 end
 
@@ -224,10 +223,6 @@ local function fits(run, flags)
   elseif purpose == 'u' then
     may = run.sole and run.holder == select(2, waiting_upgrade())
   end
-  if not may and run.readers_hold and purpose ~= 'r' then
-    write_grants(run)
-    recall(run)
-  end
   if run.would_end and not may and now + frees_in(run) < run.would_end then run.head_stale = true end
   return may
 end
@@ -250,7 +245,7 @@ local function write_grant(run, token, ms, flags, number)
   else
     if not run.unwritten then run.unwritten, run.unwritten_ms, run.fresh = {}, 0, run.sole end
     local list, n = run.unwritten, #run.unwritten
-    list[n + 1], list[n + 2], list[n + 3], list[n + 4] = now + ms, token, encode_fence(fence, flags == RETAINING), '#' .. token
+    list[n + 1], list[n + 2], list[n + 3], list[n + 4] = now + ms, token, fence_text(fence), '#' .. token
     run.unwritten_ms = math.max(run.unwritten_ms, ms)
   end
   run.undo_data = run.undo_data or {}

@@ -3,8 +3,6 @@
 --   h  it holds them until its lease ends. A token without h has no lease; it is known for as long as its permits are taken
 --   c  it takes them by the clock: they return when a window has passed, whatever becomes of the lease
 --   b  after c alone: its process has taken the permits ahead, to grant them to its callers
---   k  after h alone: its process retains the lease, and grants the permits to one caller after the other until it is recalled. The field
---      retained of the meta hash says that there may be such leases
 -- In run, besides those of limits:
 --   used, spent   the permits that are held, and taken by the clock, with what is granted and not written yet; nil: not read yet
 --   first_end     when the lease ends that ends first; nil: unknown
@@ -42,7 +40,13 @@ local function drop(run, members)
   run.longest, run.first_end = nil, nil
   if run.used + run.spent == 0 then return call('DEL', lock) end
   local counts = {}
-  if run.used > 0 then counts = {-run.used, 'used'} else members[#members + 1] = 'used' end
+  if run.used > 0 then
+    counts = {-run.used, 'used'}
+  else
+    members[#members + 1] = 'used'
+    load_limits(run)
+    if run.per then call('PEXPIRE', lock, keep_window(run), 'LT') end
+  end
   if run.spent > 0 then
     counts[#counts + 1] = -run.spent
     counts[#counts + 1] = 'spent'
@@ -130,11 +134,6 @@ local function has_room(run, n, holds, by_clock)
   return true
 end
 
--- recall_permits recalls what processes retain, since somebody finds too few permits.
-local function recall_permits(run)
-  if recall(run) < 200 then call('HDEL', meta, 'retained') end
-end
-
 -- enter grants a lease of ms, and what it takes by the clock, to a token of which the key has nothing.
 local function enter(run, token, ms, fence)
   local n, holds, by_clock = terms_of(token)
@@ -148,10 +147,6 @@ local function enter(run, token, ms, fence)
   if by_clock then
     list[i + 1], list[i + 2], i = fence == now_us and '-' .. score or -now_us, '@' .. token, i + 2
     run.spent, run.unwritten_ms = run.spent + n, math.max(run.unwritten_ms, keep_window(run))
-  end
-  if string.find(token, 'k%d*$', -11) then
-    score = encode_fence(fence, true)
-    call('HSET', meta, 'retained', '1')
   end
   if holds or fence ~= now_us then list[i + 1], list[i + 2] = score, '#' .. token end
 end
@@ -181,13 +176,12 @@ local function frees_in(run, token)
 end
 
 -- It is so if none of the leases has expired, nothing is taken by the clock, and all permits are taken, or it does not fit and nobody
--- else waits; and if there is certainly no lease to be recalled.
+-- else waits.
 local function blocked_for(_, token, policy_arg)
   local flags, permits = string.match(token, TERMS, TERMS_FROM)
   local most = string.match(policy_arg, '^(%d+):0:')
   if flags ~= 'h' or not most or permits - most > 0 then return nil end
-  local known = call('HMGET', meta, 'limits', 'retained')
-  if known[1] ~= policy_arg .. ' ' .. policy_arg or known[2] then return nil end
+  if call('HGET', meta, 'limits') ~= policy_arg .. ' ' .. policy_arg then return nil end
   -- If the first two members are the count and a lease, then that ends first.
   local first = call('ZRANGE', lock, '0', '1', 'WITHSCORES')
   if first[1] ~= 'used' or not first[4] or first[4] - now <= 0 or call('ZSCORE', lock, token) then return nil end
@@ -200,7 +194,6 @@ local function ask(run, token, ttl, _, max_wait)
   local n, holds, by_clock = terms_of(token)
   local lease_score, clock_score = read_counts(run, token)
   local frees = adopt_limits(run)
-  if frees and run.used > run.at_once then recall_permits(run) end
   if holds and lease_score and lease_score > now then return GRANTED, prolong(run, token, ttl, lease_score), frees end
   if not holds and clock_score and clock_score <= returned(run) then
     return GRANTED, tonumber(call('ZSCORE', lock, '#' .. token) or -clock_score), frees
@@ -217,7 +210,6 @@ local function ask(run, token, ttl, _, max_wait)
     if not holds and n == 1 then mark_window(run) end
     return GRANTED, fence, frees
   end
-  if holds then recall_permits(run) end
   if not max_wait and not holds and not run.unswept and run.limits_changed == 0 then return REFUSED, frees_in(run, token) end
 end
 
@@ -269,12 +261,7 @@ end
 
 local function fits(run, flags, number)
   local n, holds, by_clock = terms_of(flags .. number)
-  if has_room(run, n, holds, by_clock) then return true end
-  if holds then
-    write_entered(run)
-    recall_permits(run)
-  end
-  return false
+  return has_room(run, n, holds, by_clock)
 end
 
 -- It replaces what the token had earlier. When permits return by the clock, or others hold leases that can end before this one, then
@@ -329,10 +316,8 @@ end
 
 -- Besides the leases it checks the callers, at most a thousand, and removes those from the queue that may not wait any more. If the limits
 -- were lost with the metadata, those that this keeper knows are in force again, so that a release, which knows none, can admit waiters.
--- While there are callers, nobody retains permits.
 local function maintain(run)
   cut_leases(run)
-  if next(run.callers) then recall_permits(run) end
   for token in pairs(run.callers) do
     local code = ineligible(run, token)
     if code then

@@ -38,14 +38,15 @@ end
 
 -- needs_before returns the permits that each of these waiters needs that return by the clock, if it is alive and can be granted them.
 local function needs_before(run, tokens)
-  local needs, keeper_reachable = {}, {}
+  local needs, reachable = {}, {}
   local lapses = #tokens > 0 and lapses_of(tokens) or {}
   for i, token in ipairs(tokens) do
     local need, holds, by_clock = terms_of(token)
-    if by_clock and lapses[i] > now and not exceeds_limit(run, need, holds, by_clock) then
-      local keeper, _, _, _, flags = string.match(token, TOKEN, TOKEN_FROM)
-      if not run.callers[token] and keeper_reachable[keeper] == nil then keeper_reachable[keeper] = reachable(run, keeper, flags) end
-      if run.callers[token] or keeper_reachable[keeper] then needs[#needs + 1] = need end
+    if by_clock and lapses[i] % UNSUBSCRIBED > now and not exceeds_limit(run, need, holds, by_clock) then
+      local keeper = string.match(token, TOKEN, TOKEN_FROM)
+      local counts = not run.callers[token] and lapses[i] < UNSUBSCRIBED
+      if counts and reachable[keeper] == nil then reachable[keeper] = not run.unreachable[keeper] and subscribed(keeper) end
+      if not counts or reachable[keeper] then needs[#needs + 1] = need end
     end
   end
   return needs

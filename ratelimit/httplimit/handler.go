@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"log/slog"
 	"net"
 	"net/http"
 	"strconv"
@@ -27,8 +28,8 @@ type HandlerOptions struct {
 	// Timeout bounds how long the check may take. It does not bound the next handler. At least 1 ms. Default 1 s.
 	Timeout time.Duration
 
-	// OnError is called for each request whose limit could not be checked, whether it passes or not, concurrently. Default: the
-	// error is discarded.
+	// OnError is called for each request whose limit could not be checked, whether it passes or not, concurrently. Default: a
+	// warning is logged to slog.Default(), once a minute while requests fail; requests whose client has gone do not count.
 	OnError func(r *http.Request, err error)
 }
 
@@ -49,6 +50,9 @@ func NewHandler(limiter func(*http.Request) (*ratelimit.Limiter, error), next ht
 	if opts != nil {
 		h.o = *opts
 	}
+	if h.o.OnError == nil {
+		h.o.OnError = h.logError
+	}
 	switch {
 	case limiter == nil:
 		return nil, server.Invalid("the limiter function is nil")
@@ -66,15 +70,14 @@ type handler struct {
 	next    http.Handler
 	limiter func(*http.Request) (*ratelimit.Limiter, error)
 	o       HandlerOptions
+	errors  server.LogLimit
 }
 
 // ServeHTTP implements http.Handler.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	result, err := h.check(r)
 	if err != nil {
-		if h.o.OnError != nil {
-			h.o.OnError(r, err)
-		}
+		h.o.OnError(r, err)
 		if !h.o.FailOpen {
 			http.Error(w, "the rate limit cannot be checked", http.StatusServiceUnavailable)
 			return
@@ -88,6 +91,13 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	h.next.ServeHTTP(w, r)
+}
+
+// logError is the default of HandlerOptions.OnError.
+func (h *handler) logError(r *http.Request, err error) {
+	if r.Context().Err() == nil {
+		h.errors.Log(slog.Default(), slog.LevelWarn, "the rate limit of requests cannot be checked", "passed", h.o.FailOpen, "error", err)
+	}
 }
 
 // check asks for a permit. Without a limiter, or after an error, there is no result.
@@ -139,7 +149,7 @@ func Shared(limiter *ratelimit.Limiter) func(*http.Request) (*ratelimit.Limiter,
 // [ratelimit.New] would refuse.
 func PerKey(k *lockkeeper.Keeper, name string, limit int, window time.Duration, key func(*http.Request) string, opts *ratelimit.Options) (func(*http.Request) (*ratelimit.Limiter, error), error) {
 	if key == nil {
-		return nil, server.Invalid("the key function is nil")
+		return nil, server.InvalidFor(ratelimit.Kind, name, "the key function is nil")
 	}
 	if name == "" {
 		return nil, server.Invalid("the name is empty")
@@ -153,7 +163,7 @@ func PerKey(k *lockkeeper.Keeper, name string, limit int, window time.Duration, 
 		return ratelimit.New(k, name+":"+hex.EncodeToString(sum[:16]), limit, window, &o)
 	}
 	if _, err := named(""); err != nil {
-		return nil, err
+		return nil, server.OfLock(string(ratelimit.Kind), name, server.WithoutName(err))
 	}
 	return func(r *http.Request) (*ratelimit.Limiter, error) {
 		key := key(r)

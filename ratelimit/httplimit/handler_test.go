@@ -1,7 +1,9 @@
 package httplimit_test
 
 import (
+	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -14,6 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
+	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/ratelimit"
 	"github.com/lockkeeper/lockkeeper/ratelimit/httplimit"
@@ -93,6 +96,36 @@ func TestHandlerWithoutRedis(t *testing.T) {
 	}
 }
 
+// defaultLog makes slog.Default log to the buffer that it returns, until the test ends.
+func defaultLog(t *testing.T) *quiet.Buffer {
+	log, before := &quiet.Buffer{}, slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(log, nil)))
+	t.Cleanup(func() { slog.SetDefault(before) })
+	return log
+}
+
+// TestErrorsAreLoggedByDefault: without OnError the log says once a minute that limits cannot be checked, but not because of clients that
+// have gone.
+func TestErrorsAreLoggedByDefault(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limiter, redis := newLimiter(t, 2, time.Minute)
+		log := defaultLog(t)
+		h := newHandler(t, httplimit.Shared(limiter), &httplimit.HandlerOptions{FailOpen: true})
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(gone, http.MethodGet, "/", nil))
+		check.That(t, log.String() == "", "logged of a client that has gone: %s", log)
+		redis.Unreachable()
+		for range 100 {
+			serve(t, h, someone)
+			time.Sleep(time.Second)
+		}
+		redis.Restore()
+		n := strings.Count(log.String(), "cannot be checked")
+		check.That(t, n >= 2 && n <= 4 && strings.Contains(log.String(), "unavailable"), "logged %d times:\n%s", n, log)
+	})
+}
+
 func TestHandlerPerClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := lockkeepertest.New(t).Keeper(t, nil)
@@ -130,10 +163,10 @@ func TestHandlerOptionsChecked(t *testing.T) {
 	_, noLimit := httplimit.PerKey(s.Keeper(t, nil), "x", 0, time.Second, httplimit.RemoteIP, nil)
 	_, noName := httplimit.PerKey(s.Keeper(t, nil), "}", 1, time.Second, httplimit.RemoteIP, nil)
 	_, emptyName := httplimit.PerKey(s.Keeper(t, nil), "", 1, time.Second, httplimit.RemoteIP, nil)
-	_, short := httplimit.PerKey(s.Keeper(t, nil), "x", 1, 100*time.Millisecond, httplimit.RemoteIP, &ratelimit.Options{Retain: true})
+	_, short := httplimit.PerKey(s.Keeper(t, nil), "x", 1, 100*time.Millisecond, httplimit.RemoteIP, &ratelimit.Options{Ahead: true})
 	for want, err := range map[string]error{
 		"next": noNext, "limiter": noLimiter, "the limiter is nil": noShared, "Timeout 1µs": noTime, "key": noKey, "limit 0": noLimit, "}": noName,
-		"window 100ms": short, "the name is empty": emptyName,
+		`ratelimit "x": invalid argument: window 100ms`: short, "the name is empty": emptyName,
 	} {
 		check.That(t, errors.Is(err, lockkeeper.ErrInvalid) && strings.Contains(err.Error(), want), "%v, want %s", err, want)
 	}

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
@@ -27,7 +29,7 @@ type TransportOptions struct {
 	NoPause bool
 
 	// OnPause is called after a response has asked for a pause of d; err is nil if the pause was set. It is called concurrently, and
-	// must not block. Default: the error is discarded.
+	// must not block. Default: an error is logged to slog.Default() as a warning, once a minute while pauses fail.
 	OnPause func(d time.Duration, err error)
 }
 
@@ -49,10 +51,13 @@ const defaultMaxPause = 5 * time.Minute
 // Every request takes a permit of its own, also one that follows a redirect. The transport never repeats a request: it returns
 // the response to the caller, who knows whether the request may be sent again.
 type Transport struct {
+	_ [0]sync.Mutex // so that go vet reports copies
+
 	acquire func(ctx context.Context) (*lockkeeper.Lease, error) // the lease is nil if nothing is held
 	pause   func(ctx context.Context, d time.Duration) error
 	base    http.RoundTripper
 	o       TransportOptions
+	errors  server.LogLimit
 }
 
 // NewTransport returns a transport that waits for permits of the limiter and then sends the requests with base. A nil base is
@@ -79,6 +84,9 @@ func newTransport(t *Transport, opts *TransportOptions) (*Transport, error) {
 	}
 	if t.base == nil {
 		t.base = http.DefaultTransport
+	}
+	if t.o.OnPause == nil {
+		t.o.OnPause = t.logPause
 	}
 	switch {
 	case t.o.MaxWait < 0:
@@ -142,8 +150,13 @@ func (t *Transport) pauseFor(response *http.Response) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	err := t.pause(ctx, d)
-	if t.o.OnPause != nil {
-		t.o.OnPause(d, err)
+	t.o.OnPause(d, err)
+}
+
+// logPause is the default of TransportOptions.OnPause.
+func (t *Transport) logPause(d time.Duration, err error) {
+	if err != nil {
+		t.errors.Log(slog.Default(), slog.LevelWarn, "the rate limit of requests cannot be paused", "for", d, "error", err)
 	}
 }
 

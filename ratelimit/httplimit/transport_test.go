@@ -3,6 +3,7 @@ package httplimit_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -376,6 +377,78 @@ func TestRetryAfterPausesOtherProcesses(t *testing.T) {
 	}
 }
 
+// TestEndsTogether: what ends a request can coincide. The steps happen in this order when it has been sent, and then its response or its
+// error arrives.
+func TestEndsTogether(t *testing.T) {
+	for _, c := range []struct {
+		kind, steps string
+		errors      []error // all that the error matches; none: a response arrives, which asks for a pause
+		paused      bool    // another process
+	}{
+		{"Limiter", "cancel", nil, true},
+		{"Limiter", "close", nil, false},
+		{"Limiter", "outage cancel", nil, false},
+		{"Limiter", "cancel", []error{context.Canceled}, false},
+		{"ConcurrentLimiter", "cancel", nil, true},
+		{"ConcurrentLimiter", "lose", nil, true},
+		{"ConcurrentLimiter", "lose ended", nil, true},
+		{"ConcurrentLimiter", "cancel lose", nil, true},
+		{"ConcurrentLimiter", "lose ended cancel", nil, true},
+		{"ConcurrentLimiter", "close", nil, false},
+		{"ConcurrentLimiter", "outage cancel", nil, false},
+		{"ConcurrentLimiter", "cancel", []error{context.Canceled}, false},
+		{"ConcurrentLimiter", "cancel lose", []error{context.Canceled}, false},
+		{"ConcurrentLimiter", "lose ended", []error{lockkeeper.ErrLost}, false},
+		{"ConcurrentLimiter", "lose ended cancel", []error{lockkeeper.ErrLost, context.Canceled}, false},
+		{"ConcurrentLimiter", "close", []error{context.Canceled}, false},
+	} {
+		t.Run(fmt.Sprint(c.kind, ", ", c.steps, ", ", c.errors), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := lockkeepertest.New(t)
+				k := s.Keeper(t, nil)
+				ctx, cancel := context.WithCancel(t.Context())
+				step := map[string]func(context.Context){
+					"cancel": func(context.Context) { cancel() },
+					"lose":   func(context.Context) { s.LoseLease(t, "api") },
+					"ended":  func(ctx context.Context) { <-ctx.Done() },
+					"close":  func(context.Context) { must.Report(t, k.Close()) },
+					"outage": func(context.Context) { s.Unreachable() },
+				}
+				base := fake(func(r *http.Request) (*http.Response, error) {
+					for _, name := range strings.Fields(c.steps) {
+						step[name](r.Context())
+					}
+					if len(c.errors) > 0 {
+						return nil, context.Canceled // as HTTP/2 says, whatever the cause
+					}
+					return respond(429, http.NoBody, "Retry-After", "20"), nil
+				})
+				asked := 0
+				o := &httplimit.TransportOptions{OnPause: func(_ time.Duration, err error) {
+					asked++
+					check.That(t, (err == nil) == c.paused, "OnPause was called with %v", err)
+				}}
+				r, _ := newRequest(t, ctx)
+				response, err := newTransport(t, must.Get(kinds[c.kind](k, 100, time.Second))(t), base, o).RoundTrip(r)
+				check.That(t, (err == nil) == (len(c.errors) == 0) && (asked == 1) == (err == nil), "%v, %d pauses", err, asked)
+				for _, want := range c.errors {
+					check.Is(t, err, want, "the error")
+				}
+				if err == nil {
+					check.That(t, response.StatusCode == 429, "status %d", response.StatusCode)
+					must.Report(t, response.Body.Close())
+				}
+				s.Restore()
+				start := time.Now()
+				other := must.Get(kinds[c.kind](s.Keeper(t, nil), 100, time.Second))(t)
+				must.Report(t, other.Do(t.Context(), func(context.Context, uint64) error { return nil }))
+				check.That(t, (time.Since(start) > 19*time.Second) == c.paused, "another process waited for %v", time.Since(start))
+				time.Sleep(time.Minute) // until all permits have returned
+			})
+		})
+	}
+}
+
 // TestResponseIsReturnedIfPauseFails: while Redis does not answer, the response is delayed by a second at most.
 func TestResponseIsReturnedIfPauseFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -386,6 +459,7 @@ func TestResponseIsReturnedIfPauseFails(t *testing.T) {
 			return respond(429, http.NoBody, "Retry-After", "20"), nil
 		})
 		o := &httplimit.TransportOptions{OnPause: func(_ time.Duration, err error) { failure = err }}
+		log := defaultLog(t)
 		start := time.Now()
 		r, _ := newRequest(t, t.Context())
 		response, err := newTransport(t, limiter, base, o).RoundTrip(r)
@@ -394,6 +468,11 @@ func TestResponseIsReturnedIfPauseFails(t *testing.T) {
 		d := time.Since(start)
 		check.That(t, d <= time.Second, "the response was delayed by %v", d)
 		check.That(t, errors.Is(failure, lockkeeper.ErrUnavailable), "OnPause was called with %v", failure)
+		check.That(t, log.String() == "", "logged in addition to OnPause: %s", log)
+		s.Restore()
+		r, _ = newRequest(t, t.Context())
+		_, err = newTransport(t, limiter, base, nil).RoundTrip(r)
+		check.That(t, err == nil && strings.Contains(log.String(), "cannot be paused"), "without OnPause: %v, logged %q", err, log)
 		s.Restore()
 	})
 }

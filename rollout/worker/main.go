@@ -45,7 +45,7 @@ if #ARGV[3] < #last or #ARGV[3] == #last and ARGV[3] <= last then return 'fence 
 return ''`)
 
 type worker struct {
-	rdb     *redis.Client
+	rdb     redis.UniversalClient
 	keeper  *lockkeeper.Keeper
 	done    map[string]*atomic.Int64
 	release chan struct{}
@@ -53,7 +53,10 @@ type worker struct {
 }
 
 func main() {
-	rdb := redis.NewClient(&redis.Options{Addr: os.Args[1]})
+	var rdb redis.UniversalClient = redis.NewClient(&redis.Options{Addr: os.Args[1]})
+	if len(os.Args) > 2 { // the server is a Cluster of one shard
+		rdb = redis.NewClusterClient(&redis.ClusterOptions{Addrs: os.Args[1:2]})
+	}
 	w := &worker{rdb: rdb, done: map[string]*atomic.Int64{}, release: make(chan struct{}), queued: make(chan struct{}, 100)}
 	k, err := lockkeeper.New(rdb, &lockkeeper.Options{Hooks: lockkeeper.Hooks{Queued: func(ev lockkeeper.Event) {
 		if ev.Name == "order" {
@@ -168,7 +171,7 @@ func (w *worker) inside(name string, weight, most int, lock func(context.Context
 	if weight == most { // no other is inside
 		fence = lease.Fence()
 	}
-	wrong, err := enter.Run(ctx, w.rdb, []string{"inside:" + name, "fence:" + name}, weight, most, fence).Text()
+	wrong, err := enter.Run(ctx, w.rdb, []string{"{" + name + "}:inside", "{" + name + "}:fence"}, weight, most, fence).Text()
 	if err != nil {
 		return err
 	}
@@ -176,7 +179,7 @@ func (w *worker) inside(name string, weight, most int, lock func(context.Context
 		fmt.Println("wrong", name, wrong)
 	}
 	time.Sleep(time.Millisecond)
-	if err := w.rdb.DecrBy(ctx, "inside:"+name, int64(weight)).Err(); err != nil {
+	if err := w.rdb.DecrBy(ctx, "{"+name+"}:inside", int64(weight)).Err(); err != nil {
 		return err
 	}
 	return errors.Join(lease.Err(), lease.Release(ctx))

@@ -6,6 +6,7 @@ package processes
 
 import (
 	"bufio"
+	"crypto/fips140"
 	"fmt"
 	"io"
 	"os"
@@ -45,7 +46,9 @@ func New(out io.Writer) (*Group, error) {
 	g := &Group{URL: os.Getenv("REDIS_URL"), out: out, lines: make(chan Line, 100), all: map[string]*exec.Cmd{}}
 	if g.URL == "" {
 		g.server = miniredis.NewMiniRedis()
-		if err := g.server.Start(); err != nil {
+		var err error
+		fips140.WithoutEnforcement(func() { err = g.server.Start() }) // because the server computes SHA-1, in goroutines that begin here
+		if err != nil {
 			return nil, err
 		}
 		g.server.ClockTTL(true) // leases end

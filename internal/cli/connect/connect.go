@@ -3,6 +3,7 @@
 package connect
 
 import (
+	"fmt"
 	"log/slog"
 	"os"
 	"time"
@@ -10,10 +11,20 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
 	"github.com/lockkeeper/lockkeeper/internal/cli/redisurl"
+	"github.com/lockkeeper/lockkeeper/internal/cli/terminal"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 )
+
+// OneNode says what a listing at a node of a Cluster has.
+const OneNode = "this is a node of a cluster, and only its locks are listed: use a redis+cluster:// URL"
+
+// WarnOneNode prints OneNode to standard error.
+func WarnOneNode(p *terminal.Progress) {
+	p.Clear()
+	fmt.Fprintln(os.Stderr, "lockkeeper:", OneNode)
+}
 
 // closeTimeout limits how long a command waits for a server that hangs when it closes its keeper.
 const closeTimeout = time.Second

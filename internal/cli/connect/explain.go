@@ -1,16 +1,20 @@
 package connect
 
 import (
+	"context"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"regexp"
 	"strings"
 	"syscall"
 
+	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
 	"github.com/lockkeeper/lockkeeper/internal/cli/redisurl"
+	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 )
@@ -63,6 +67,15 @@ func Hint(err error, tls bool) string {
 	case tls && (errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)):
 		// With TLS 1.3 a client learns only after the handshake that its certificate is missing, and a write may meet the closed connection first.
 		return "the server closed the connection; if it requires a client certificate, give it by --cert and --key"
+	case tls && !errors.Is(err, lockkeeper.ErrNotAcquired) && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)):
+		// A server of Redis takes the first message of TLS for the beginning of a command, whose rest it awaits.
+		return "the server has not answered with TLS; if this port does not expect it, use redis:// instead of rediss://"
+	case errors.Is(err, client.ErrClusterNode):
+		return "use a redis+cluster:// URL"
+	case strings.Contains(text, "cluster support disabled"):
+		return "this server is not part of a cluster: use a redis:// URL"
+	case redis.HasErrorPrefix(err, "READONLY"), redis.HasErrorPrefix(err, "MASTERDOWN"):
+		return "this is a replica; if it stays one, use the URL of the primary, or one that finds it: redis+sentinel:// or redis+cluster://"
 	case strings.Contains(text, "NOAUTH"):
 		return "give the password in the URL, by --password-file or in REDIS_PASSWORD"
 	case command != nil:

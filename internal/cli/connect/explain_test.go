@@ -1,6 +1,7 @@
 package connect
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -8,6 +9,10 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/client"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
 // The texts are those of Redis 6.0, 7.0 and Valkey 8.
@@ -23,6 +28,26 @@ func TestHintNamesTheRuleThatIsMissing(t *testing.T) {
 		hint := Hint(errors.New(text), false)
 		if want == "" && hint != "" || !strings.Contains(hint, want) {
 			t.Errorf("%s: %q", text, hint)
+		}
+	}
+}
+
+func TestHintOfDeployments(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		tls  bool
+		want string
+	}{
+		{server.Chain(lockkeeper.ErrUnavailable, context.DeadlineExceeded), true, "use redis:// instead of rediss://"},
+		{server.Chain(server.ErrNoAnswer, context.DeadlineExceeded), true, "use redis:// instead of rediss://"},
+		{server.Chain(lockkeeper.ErrUnavailable, context.DeadlineExceeded), false, ""},
+		{server.Chain(lockkeeper.ErrNotAcquired, context.DeadlineExceeded), true, ""},
+		{fmt.Errorf("mutex: %w: %w", client.ErrClusterNode, errors.New("MOVED 1 a:1")), false, "redis+cluster://"},
+		{errors.New("ERR This instance has cluster support disabled"), false, "redis:// URL"},
+	} {
+		hint := Hint(c.err, c.tls)
+		if c.want == "" && hint != "" || !strings.Contains(hint, c.want) {
+			t.Errorf("%v, TLS %t: %q, want %q", c.err, c.tls, hint, c.want)
 		}
 	}
 }

@@ -35,7 +35,7 @@ func acts() []*play {
 			Legend: "  █ holds  ~ frozen  ─ stored  ░ stored too late  ! refused",
 		}},
 		{kind: "rwlock", noun: "write", limit: 1, perform: readAndWrite, Act: timeline.Act{
-			Caption: "Read-write lock: readers retain leases in memory until a writer asks.",
+			Caption: "Read-write lock: readers of a process share a lease for 20 ms.",
 			Lanes:   []string{"reader1", "reader2", "reader3", "writer"}, Span: 1500 * time.Millisecond,
 			Legend: "  ▒ reads from memory  · waits, or asks the server  █ writes, with fence",
 		}},

@@ -48,7 +48,7 @@ func open(k *lockkeeper.Keeper, kind string) (lockkeeper.Locker, error) {
 	case "mutex":
 		return mutex.New(k, kind, &mutex.Options{TTL: 400 * time.Millisecond})
 	case "rwlock":
-		return rwlock.New(k, kind, &rwlock.Options{TTL: 5 * time.Second, Retain: true})
+		return rwlock.New(k, kind, &rwlock.Options{TTL: 5 * time.Second, Linger: 20 * time.Millisecond})
 	default:
 		l, err := ratelimit.NewConcurrent(k, kind, calls, window, atOnce, &ratelimit.ConcurrentOptions{TTL: callTTL})
 		if err != nil {

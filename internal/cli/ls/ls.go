@@ -98,6 +98,7 @@ func (o *options) run(ctx context.Context, out io.Writer) error {
 	if progress != nil { // the number of keys takes another command, which the user may lack the permission for
 		opts.Progress = func(scanned, total int64) { progress.Show("%d of about %d keys", scanned, total) }
 	}
+	opts.OneNode = func() { connect.WarnOneNode(progress) }
 	p := &printer{out: out, json: o.json, progress: progress}
 	err = process.UntilInterrupted(ctx, func(ctx context.Context) error { return o.list(ctx, conn.Keeper, opts, p) })
 	progress.Clear()

@@ -41,7 +41,7 @@ type Holder struct {
 	ExpiresInMS int64      `json:"expires_in_ms"` // -1: never
 	Permits     int        `json:"permits,omitempty"`
 	Mode        string     `json:"mode,omitempty"` // read or write, of a read-write lock
-	Retained    bool       `json:"retained,omitempty"`
+	Ahead       bool       `json:"ahead,omitempty"`
 	Note        string     `json:"note,omitempty"`
 }
 
@@ -112,7 +112,7 @@ func NewInspection(i *admin.LockState) Inspection {
 func NewHolders(kind lockkeeper.Kind, list []lockkeeper.Holder) []Holder {
 	all := make([]Holder, len(list))
 	for i, h := range list {
-		all[i] = Holder{h.Token, h.Keeper, h.Owner, nil, h.Fence, expiryMS(h.ExpiresIn), h.Permits, Mode(kind, h.Writes), h.Retained, h.Note}
+		all[i] = Holder{h.Token, h.Keeper, h.Owner, nil, h.Fence, expiryMS(h.ExpiresIn), h.Permits, Mode(kind, h.Writes), h.Ahead, h.Note}
 		if !h.Since.IsZero() {
 			since := h.Since.UTC()
 			all[i].Since = &since

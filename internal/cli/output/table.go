@@ -40,19 +40,16 @@ func HolderTable(i *admin.LockState) string {
 	case i.Limits.ByClock():
 		return takenTable(list)
 	}
-	rows := [][]string{{"HOLDER", "NOTE", "MODE", "PERMITS", "SINCE", "EXPIRES IN", "RETAINED", "FENCE", "TOKEN"}}
+	rows := [][]string{{"HOLDER", "NOTE", "MODE", "PERMITS", "SINCE", "EXPIRES IN", "FENCE", "TOKEN"}}
 	for _, h := range list {
-		since, fence, retained := "", "", ""
-		if h.Retained {
-			retained = "yes"
-		}
+		since, fence := "", ""
 		if !h.Since.IsZero() {
 			since = h.Since.UTC().Format("2006-01-02 15:04:05Z")
 		}
 		if h.Fence != 0 {
 			fence = fmt.Sprint(h.Fence)
 		}
-		rows = append(rows, []string{Who(h.Owner, h.Keeper), h.Note, Mode(i.Kind, h.Writes), Permits(h.Permits), since, Expiry(h.ExpiresIn), retained, fence, Name(h.Token)})
+		rows = append(rows, []string{Who(h.Owner, h.Keeper), h.Note, Mode(i.Kind, h.Writes), Permits(h.Permits), since, Expiry(h.ExpiresIn), fence, Name(h.Token)})
 	}
 	return "\n" + Table(rows)
 }

@@ -43,7 +43,7 @@ With --json it writes one JSON object. Times are RFC 3339 in UTC; -1 ms means ne
   limits           of a semaphore or rate limit: limit, used, window_ms, max_concurrent,
                    held, paused_for_ms
   run_again_in_ms  of a job that has succeeded
-  holders          each with token, keeper, owner, fence, expires_in_ms, retained, and
+  holders          each with token, keeper, owner, fence, expires_in_ms, ahead, and
                    since (not of another library's lock)
   waiters          each with token, keeper, owner, wait_ms, alive, heartbeat_age_ms, and
                    blocked_by, a text for people

@@ -21,7 +21,7 @@ func TestTextOfLocks(t *testing.T) {
 				Kind: "rwlock", Name: "catalogue", Fence: 9,
 				Holders: []lockkeeper.Holder{
 					{Token: "k1:1:30000", Keeper: "k1", Owner: "web-1:10 reader", Since: since, Fence: 8, ExpiresIn: 25 * time.Second},
-					{Token: "k2:1:30000", Keeper: "k2", Since: since, Fence: 9, ExpiresIn: 1500 * time.Millisecond, Retained: true},
+					{Token: "k2:1:30000", Keeper: "k2", Since: since, Fence: 9, ExpiresIn: 1500 * time.Millisecond},
 				},
 				Waiters: []lockkeeper.Waiter{
 					{Token: "k3:1:30000", Keeper: "k3", Owner: "web-3:\x1b[31m", WaitTime: 90 * time.Second, Alive: true, HeartbeatAge: 1200 * time.Millisecond, Writes: true},
@@ -30,9 +30,9 @@ func TestTextOfLocks(t *testing.T) {
 			},
 			`rwlock catalogue: 2 holders, 2 waiters, last fence 9
 
-HOLDER           MODE  SINCE                 EXPIRES IN  RETAINED  FENCE  TOKEN
-web-1:10 reader  read  2026-11-23 01:02:03Z  25s                   8      k1:1:30000
-keeper k2        read  2026-11-23 01:02:03Z  1.5s        yes       9      k2:1:30000
+HOLDER           MODE  SINCE                 EXPIRES IN  FENCE  TOKEN
+web-1:10 reader  read  2026-11-23 01:02:03Z  25s         8      k1:1:30000
+keeper k2        read  2026-11-23 01:02:03Z  1.5s        9      k2:1:30000
 
 WAITER            MODE   WAITS  ALIVE  HEARTBEAT  BLOCKED BY      TOKEN
 "web-3:\x1b[31m"  write  1m30s  yes    1.2s ago   2 readers       k3:1:30000
@@ -57,7 +57,7 @@ o       2        2026-11-23 01:02:03Z  1m          1      t
 				Holders: []lockkeeper.Holder{
 					{Token: "a:1:300000.6000c1", Keeper: "a", Owner: "web-1", Since: since, Fence: 1, ExpiresIn: 2 * time.Second, Permits: 1},
 					{Token: "b:1:300000.6000c1", Keeper: "b", Since: since, Fence: 1, ExpiresIn: 3 * time.Second, Permits: 1},
-					{Token: "a:2:300000.6000c2", Keeper: "a", Owner: "web-1", Since: since, Fence: 1, ExpiresIn: 5 * time.Second, Permits: 2, Retained: true},
+					{Token: "a:2:300000.6000c2", Keeper: "a", Owner: "web-1", Since: since, Fence: 1, ExpiresIn: 5 * time.Second, Permits: 2, Ahead: true},
 				},
 				Waiters: []lockkeeper.Waiter{{Token: "t", Keeper: "k", Owner: "o", Alive: true, Permits: 1}},
 			},
@@ -88,6 +88,12 @@ o       1        0ms    yes    0ms ago    the pause   t
 			admin.LockState{Kind: "once", Name: "report", RunAgainIn: time.Hour},
 			`once report: 0 holders, 0 waiters
 the job has succeeded; it may be run again in 1h
+`,
+		},
+		{
+			admin.LockState{Kind: "once", Name: "report", RunAgainIn: -1},
+			`once report: 0 holders, 0 waiters
+the job has succeeded; the record of that never expires
 `,
 		},
 		{

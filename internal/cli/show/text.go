@@ -33,7 +33,9 @@ func text(i *admin.LockState) string {
 		}
 		b.WriteString("\n")
 	}
-	if i.RunAgainIn > 0 {
+	if i.RunAgainIn < 0 {
+		b.WriteString("the job has succeeded; the record of that never expires\n")
+	} else if i.RunAgainIn > 0 {
 		fmt.Fprintf(&b, "the job has succeeded; it may be run again in %s\n", output.Duration(i.RunAgainIn))
 	}
 	holders, waiters := output.HolderTable(i), output.WaiterTable(i)

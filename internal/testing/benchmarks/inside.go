@@ -9,7 +9,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 )
 
-// Inside measures what a process decides by what it retains, on a server of its own.
+// Inside measures what a process decides by what it has, on a server of its own.
 type Inside struct {
 	*testing.B
 	Keeper *lockkeeper.Keeper
@@ -25,7 +25,7 @@ func NewInside(b *testing.B) *Inside {
 	return &Inside{b, k, server.ScriptCalls(b)}
 }
 
-// Pair returns an acquisition and its release, which were made so often that the process retains what they need.
+// Pair returns an acquisition and its release, which were made so often that the process has what they need.
 func (x *Inside) Pair(acquire func(context.Context) (*lockkeeper.Lease, error)) func() {
 	pair := func() {
 		lease, err := acquire(ctx)

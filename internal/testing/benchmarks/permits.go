@@ -66,7 +66,7 @@ func (b *bench) permits(set *lua.Set, limit int, per time.Duration) *permits {
 
 func (p *permits) token() string {
 	p.next++
-	return "3qZaNx7zYpGXgfi8dCj6uj:" + strconv.FormatInt(int64(p.next), 36) + ":30000.6000c1"
+	return "3qZaNx7zYpGXgfi8dCj6.5:" + strconv.FormatInt(int64(p.next), 36) + ":30000.6000c1"
 }
 
 // fill takes all permits, evenly over the last window.
@@ -90,8 +90,7 @@ func (p *permits) fill() {
 }
 
 func (p *permits) try() bool {
-	settings := protocol.Settings(3600000, "lock:wake:", false)
-	args := protocol.AcquireArgs(nil, p.token(), 6000, p.limits, settings, nil, nil)
+	args := protocol.AcquireArgs(nil, p.token(), 6000, p.limits, 3600000, nil, nil, nil)
 	reply := must.Get(p.rdb.EvalSha(ctx, p.set.Acquire.SHA, p.keys, args...).Int64Slice())(p)
 	return reply[0] == lua.Granted
 }

@@ -53,6 +53,8 @@ var cases = []Case{
 	{Name: "60_late_grant_to_try_lock_is_retried", Test: lateGrant("TryLock")},
 	{Name: "60_server_slower_than_ttl_is_an_error", Embedded: true, Test: alwaysLateReplies},
 	{Name: "server_clock_jumps_past_lease", Embedded: true, Test: clockJumpsPastLease},
+	{Name: "server_clock_anywhere", Embedded: true, Test: anyServerClock(reacquire, holderCrashes, renewal)},
+	{Name: "key_without_expiry_is_healed", Test: keyWithoutExpiry},
 }
 
 // queued are the cases of primitives with a queue at the server.
@@ -405,22 +407,22 @@ func longWait(w *World) {
 func cancelManyWaiters(w *World) {
 	lease := w.hold(w.Process().Lock("x"))
 	p := w.Process()
-	ctx, cancel := context.WithCancel(w.ctx())
+	ctx, cancel := context.WithCancelCause(w.ctx())
 	var chans []chan result
 	for range 100 {
 		chans = append(chans, w.lockAsync(ctx, p.Lock("x")))
 	}
 	w.awaitWaiters("x", map[bool]int64{true: 100, false: 1}[w.P.Fair])
-	cancel()
+	cancel(errCause)
 	waited := 0
 	for _, ch := range chans {
 		err := await(w, ch, 0).err
 		if w.Real && !w.P.Fair && !errors.Is(err, lockkeeper.ErrNotAcquired) {
-			w.checkError(err, context.Canceled) // one that queues in the process had not begun to
+			w.checkError(err, context.Canceled, errCause) // one that queues in the process had not begun to
 			continue
 		}
 		waited++
-		w.checkError(err, lockkeeper.ErrNotAcquired, context.Canceled)
+		w.checkError(err, lockkeeper.ErrNotAcquired, context.Canceled, errCause)
 	}
 	check.That(w, waited != 0, "nobody has waited")
 	w.awaitWaiters("x", 0)
@@ -464,7 +466,7 @@ func staleSubscription(w *World) {
 	b.Net.BlackholeSubscriptions()
 	w.release(lease)
 	r := w.awaitGrant(ch, heartbeatInterval+50*time.Millisecond)
-	<-missed // the connection has been replaced, and the next wake-up is received
+	must.Receive(w, missed, 20*time.Second, "the connection is replaced") // the next wake-up is received
 	w.release(r.lease)
 
 	lease = w.hold(w.Process().Lock("x", withTTL(10*time.Second)))
@@ -529,13 +531,14 @@ func endedContext(w *World) {
 	l := p.Lock("x")
 	w.checkFree(l)
 	lease := w.hold(l)
-	ctx, cancel := context.WithCancel(w.ctx())
-	cancel()
+	ctx, cancel := context.WithCancelCause(w.ctx())
+	cancel(errCause)
 	p.Net.ResetCount()
-	w.checkError(errorOf(l.Lock(ctx)), context.Canceled)
-	w.checkError(errorOf(l.TryLock(ctx)), context.Canceled)
-	w.checkError(lease.Extend(ctx, time.Second), context.Canceled)
-	w.checkError(errorOf(l.Adopt(ctx, lease.Token())), context.Canceled)
+	for _, err := range []error{
+		errorOf(l.Lock(ctx)), errorOf(l.TryLock(ctx)), lease.Extend(ctx, time.Second), errorOf(l.Adopt(ctx, lease.Token())),
+	} {
+		w.checkError(err, context.Canceled, errCause)
+	}
 	check.That(w, p.Net.Scripts() == 0, "%d scripts were sent", p.Net.Scripts())
 	w.release(lease)
 }
@@ -884,6 +887,9 @@ func doCases(w *World) {
 	}))
 	w.release(other)
 	w.checkError(l.Do(w.ctx(), func(context.Context, uint64) error { return mine }), mine)
+	p.Net.ResetCount()
+	w.checkError(l.Do(w.ctx(), nil), lockkeeper.ErrInvalid)
+	check.That(w, p.Net.Scripts() == 0, "%d scripts were sent for a nil function", p.Net.Scripts())
 	func() {
 		defer func() {
 			check.That(w, recover() == "boom", "the panic was swallowed")

@@ -31,7 +31,31 @@ func deployments(t *testing.T, p Primitive) {
 			d := &deployment{t, p, wrapEverySecondClient(func() redis.UniversalClient { return s.Client() })}
 			d.handoffs(5)
 		},
+		// NewUniversalClient chooses the kind of client by the number of addresses, so one fleet can have both.
+		"a cluster of one shard by clients of two kinds": func(t *testing.T) {
+			c := redistest.StartCluster(t, 1, 0)
+			d := &deployment{t, p, alternate(
+				func() redis.UniversalClient { return c.Primaries[0].Client() }, func() redis.UniversalClient { return c.Client() })}
+			d.handoffs(5)
+		},
+		"sentinel by clients of two kinds": func(t *testing.T) {
+			s := redistest.StartSentinel(t, 1)
+			d := &deployment{t, p, alternate(
+				func() redis.UniversalClient { return s.Client() }, func() redis.UniversalClient { return s.ClusterClient() })}
+			d.handoffs(5)
+		},
 	})
+}
+
+// alternate returns clients of one kind and of the other in turn.
+func alternate(one, other func() redis.UniversalClient) func() redis.UniversalClient {
+	var made atomic.Int32
+	return func() redis.UniversalClient {
+		if made.Add(1)%2 == 0 {
+			return other()
+		}
+		return one()
+	}
 }
 
 // wrapEverySecondClient wraps every second client, beginning with the first, in a struct, as services do for

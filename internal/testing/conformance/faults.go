@@ -106,7 +106,8 @@ func subscriptionOverrun(w *World) {
 	lease := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
 	b := w.Process()
 	ch := w.acquireAsync(w.ctx(), 1, b.Lock("x").Lock)
-	wake := "lock:wake:" + b.ID()
+	w.awaitSubscription(b, true)
+	wake := w.channels(b)[0]
 	subscribed := func() string {
 		list := must.Get(w.admin.Do(w.ctx(), "client", "list", "type", "pubsub").Text())(w)
 		id, _, _ := strings.Cut(list[strings.LastIndex(strings.TrimSpace(list), "\n")+1:], " ") // the newest
@@ -117,10 +118,7 @@ func subscriptionOverrun(w *World) {
 	w.eventually("the server to end the subscription", func() bool { return subscribed() != before })
 	w.release(lease)
 	w.release(w.awaitGrant(ch, heartbeatInterval).lease)
-	w.eventually("a new subscription", func() bool {
-		n, err := w.admin.PubSubNumSub(w.ctx(), wake).Result()
-		return err == nil && n[wake] == 1
-	})
+	w.awaitSubscription(b, true)
 	w.checkClean()
 }
 

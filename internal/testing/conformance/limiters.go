@@ -18,6 +18,7 @@ var limiterCases = []Case{
 	{Name: "48_latest_callers_limit_applies", Test: latestCallersLimit},
 	{Name: "61_permit_outage_is_not_contention", Alone: true, Test: outageForPermits},
 	{Name: "inspect_permits", Test: inspectPermits},
+	{Name: "server_clock_anywhere_for_permits", Embedded: true, Test: anyServerClock(inspectPermits, latestCallersLimit)},
 }
 
 // limiter is a semaphore or a rate limit under test. Its Acquire and TryAcquire are the calls for whichever it is: a semaphore
@@ -215,6 +216,7 @@ func invalidPermitCounts(w *World) {
 			}
 			w.checkError(s.DoN(w.ctx(), n, func(context.Context, uint64) error { return nil }), lockkeeper.ErrInvalid)
 		}
+		w.checkError(s.DoN(w.ctx(), 1, nil), lockkeeper.ErrInvalid)
 		for _, limit := range []int{0, -1, 1_000_000_001} {
 			w.checkError(s.SetLimit(w.ctx(), limit), lockkeeper.ErrInvalid)
 		}

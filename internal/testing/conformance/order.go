@@ -109,7 +109,7 @@ func inspectQueue(w *World) {
 	must.That(w, len(list) == len(ps), "%d waiters of %d", len(list), len(ps))
 	for i, x := range list {
 		waited := x.WaitTime - 2*heartbeatInterval
-		check.That(w, x.Keeper == ps[i].ID() && x.Alive && waited >= 0 && waited <= w.slack()+10*time.Millisecond,
+		check.That(w, x.Keeper == ps[i].ID() && x.Alive && waited >= -time.Millisecond && waited <= w.slack()+10*time.Millisecond,
 			"waiter %d is %+v, want one of keeper %s", i, x, ps[i].ID())
 	}
 	ps[1].Crash()

@@ -2,10 +2,13 @@ package conformance
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
@@ -13,7 +16,8 @@ import (
 // outages are the cases that tell outages, contention and ended contexts apart.
 var outages = []Case{
 	{Name: "61_outage_during_acquire_is_not_contention", Alone: true, Test: outageDuringAcquire},
-	{Name: "61_outage_during_wait_is_not_contention", Alone: true, Test: outageDuringWait},
+	{Name: "61_outage_during_wait_is_not_contention", Real: true, Alone: true, Test: outageDuringWait},
+	{Name: "61_outage_anywhere_during_wait", Embedded: true, Test: outageAnywhere},
 	{Name: "61_outage_reported_by_every_call", Alone: true, Test: outageForHolders},
 }
 
@@ -28,17 +32,20 @@ func (w *World) freeze(p *Process) (thaw func()) {
 }
 
 func (w *World) callWithTimeout(d time.Duration, call func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(w.ctx(), d)
+	ctx, cancel := context.WithTimeoutCause(w.ctx(), d, errCause)
 	defer cancel()
 	return call(ctx)
 }
+
+// errCause is the cause of contexts that tests end.
+var errCause = errors.New("the cause")
 
 // expectUnavailable checks that a call with this timeout fails when it has passed, because nothing replies.
 func (w *World) expectUnavailable(what string, d time.Duration, call func(context.Context) error) {
 	w.Helper()
 	start := time.Now()
 	err := w.callWithTimeout(d, call)
-	w.checkError(err, lockkeeper.ErrUnavailable, context.DeadlineExceeded)
+	w.checkError(err, lockkeeper.ErrUnavailable, context.DeadlineExceeded, errCause)
 	check.That(w, time.Since(start) <= d+w.slack(), "%s took %v", what, time.Since(start))
 }
 
@@ -61,41 +68,87 @@ func outageDuringAcquire(w *World) {
 	w.expectUnavailable("a very short Lock", time.Millisecond, errorOnly(l.Lock))
 }
 
-// outageDuringWait stops the server's replies while others wait for a holder. A deadline is long enough to notice
-// it, wherever it falls between two heartbeats; a cancellation can come just before the first reply is missed.
+// outageDuringWait stops the server's replies while others wait for a holder.
 func outageDuringWait(w *World) {
-	const heartbeatInterval = time.Second
-	waits := []time.Duration{0, heartbeatInterval / 20, heartbeatInterval / 2, 2 * heartbeatInterval} // counted from a heartbeat after the freeze
-	if w.Real {
-		// It takes a while until all wait.
-		waits = []time.Duration{4 * heartbeatInterval}
+	const wait = 5 * heartbeatInterval // it takes a while until all wait
+	lease := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
+	p := w.Process()
+	l := p.Lock("x", withTTL(time.Minute))
+	timed := must.Within(w, wait+20*time.Millisecond)
+	called, cancelCall := context.WithCancel(w.ctx())
+	defer cancelCall()
+	var chans []chan result
+	for range 3 {
+		chans = append(chans, w.lockAsync(timed, l))
 	}
-	for i, more := range waits {
-		name := fmt.Sprintf("x%d", i)
-		lease := w.hold(w.Process().Lock(name, withTTL(time.Minute)))
-		p := w.Process(func(o *lockkeeper.Options) {
-			o.HeartbeatInterval, o.HeartbeatTimeout = heartbeatInterval, 3*heartbeatInterval
-		})
-		l := p.Lock(name, withTTL(time.Minute))
-		timed := must.Within(w, heartbeatInterval+20*time.Millisecond+more)
-		called, cancelCall := context.WithCancel(w.ctx())
-		defer cancelCall()
-		var chans []chan result
-		for range 3 {
-			chans = append(chans, w.lockAsync(timed, l))
-		}
-		last := w.lockAsync(called, l)
-		w.awaitWaiters(name, map[bool]int64{true: 4, false: 1}[w.P.Fair])
-		thaw := w.freeze(p)
-		time.Sleep(heartbeatInterval + more + 200*time.Millisecond)
-		cancelCall()
-		for _, ch := range chans {
-			w.checkError(await(w, ch, heartbeatInterval).err, lockkeeper.ErrUnavailable, context.DeadlineExceeded)
-		}
-		w.checkError(await(w, last, heartbeatInterval).err, lockkeeper.ErrUnavailable, context.Canceled)
-		thaw()
-		w.release(lease)
+	last := w.lockAsync(called, l)
+	w.awaitWaiters("x", map[bool]int64{true: 4, false: 1}[w.P.Fair])
+	thaw := w.freeze(p)
+	time.Sleep(wait + 200*time.Millisecond)
+	cancelCall()
+	for _, ch := range chans {
+		w.checkError(await(w, ch, heartbeatInterval).err, lockkeeper.ErrUnavailable, context.DeadlineExceeded)
 	}
+	w.checkError(await(w, last, heartbeatInterval).err, lockkeeper.ErrUnavailable, context.Canceled)
+	thaw()
+	w.release(lease)
+}
+
+// outageAnywhere lets waits end before and after the server has become unreachable, at all times between heartbeats. Until then the lock is held
+// elsewhere. It takes a while until an outage is noticed: for a deadline, which is known before, less than for a cancellation.
+func outageAnywhere(w *World) {
+	const deadlineNotices, cancelNotices = heartbeatInterval/4 + server.DeadlineLead, heartbeatInterval + server.SilenceTimeout
+	holder := w.Process()
+	step := heartbeatInterval/8 + time.Millisecond
+	if w.P.MajorityLock { // which asks often, without heartbeats
+		step *= 3
+	}
+	for i, begins := range times(heartbeatInterval, step) {
+		p := w.Process()
+		p.Net.DelayReplies(time.Duration(i%3) * server.SilenceTimeout / 8) // a script that is new to the server takes two replies
+		outage := time.Now().Add(2*heartbeatInterval + begins)
+		var waits sync.WaitGroup
+		for k, more := range times(3*heartbeatInterval/2, heartbeatInterval/9+time.Millisecond) {
+			ends := outage.Add(more - heartbeatInterval/4)
+			name := fmt.Sprintf("x%d_%d", i, k)
+			w.hold(holder.Lock(name, withTTL(time.Hour)))
+			wait := func(ctx context.Context, noticed time.Duration) {
+				_, err := p.Lock(name, withTTL(time.Hour)).Lock(ctx)
+				switch silent := time.Since(outage); {
+				case silent < 0:
+					w.checkError(err, lockkeeper.ErrNotAcquired, ctx.Err())
+				case silent >= noticed:
+					w.checkError(err, lockkeeper.ErrUnavailable, ctx.Err())
+				default:
+					check.Is(w, err, ctx.Err(), "a wait")
+				}
+			}
+			for range 3 { // of which one asks the server, if there is a local queue, and after its end the next
+				timed, stop := context.WithDeadline(w.ctx(), ends)
+				called, cancelCall := context.WithCancel(w.ctx())
+				time.AfterFunc(time.Until(ends), cancelCall)
+				waits.Go(func() { wait(timed, deadlineNotices); stop() })
+				waits.Go(func() { wait(called, cancelNotices) })
+				ends = ends.Add(heartbeatInterval / 7)
+			}
+		}
+		time.Sleep(time.Until(outage))
+		if i%2 == 0 {
+			p.Net.Blackhole()
+		} else {
+			p.Net.Down()
+		}
+		waits.Wait()
+		p.Net.Restore()
+	}
+}
+
+// times returns all times from 0 to a last one in steps.
+func times(last, step time.Duration) (list []time.Duration) {
+	for d := time.Duration(0); d <= last; d += step {
+		list = append(list, d)
+	}
+	return list
 }
 
 func outageForHolders(w *World) {

@@ -119,7 +119,7 @@ func largerDeployedLimit(w *World) {
 	w.refused(newer, 1) // it is behind the queue, which its limit admits
 	a, b := w.expectGranted(waits[0]), w.expectGranted(waits[1])
 	e := nextEvent(w, changed)
-	check.That(w, e.Limit == 3 && strings.HasPrefix(e.Token, process.ID()+":"), "LimitChanged reported %+v", e)
+	check.That(w, e.Limit == 3 && strings.HasPrefix(e.Token, process.ID()), "LimitChanged reported %+v", e)
 	w.awaitWaiters("x", 1)
 	w.expectNotGranted(waits[2])
 	w.must(held.Err())

@@ -7,7 +7,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -27,12 +26,10 @@ func child(p Primitive, role string) {
 	ctx := context.Background()
 	// What the test checks must not depend on how long the machine takes to freeze the process and to continue it.
 	rdb := redis.NewClient(&redis.Options{Addr: os.Getenv("REDIS"), ReadTimeout: time.Minute})
-	var local atomic.Bool
 	k, err := lockkeeper.New(rdb, &lockkeeper.Options{
 		HeartbeatInterval: heartbeatInterval, HeartbeatTimeout: 3 * heartbeatInterval,
 		Retry:   lockkeeper.RetryPolicy{MaxElapsed: time.Minute},
 		NoOwner: true, // so that the first write at the server is the request
-		Hooks:   lockkeeper.Hooks{AcquireDone: func(e lockkeeper.Event) { local.Store(e.Local) }},
 	})
 	exitOn(err)
 	role, arg, _ := strings.Cut(role, " ")
@@ -54,8 +51,8 @@ func child(p Primitive, role string) {
 				return rdb.Set(ctx, "counter", v+1, 0).Err()
 			}))
 		}
-	case "retain": // retains a read lease
-		retainInChild(k, local.Load)
+	case "linger":
+		lingerInChild(k)
 	case "hold": // locks, holds until its standard input ends, and reports a loss
 		lease, err := l.Lock(ctx)
 		exitOn(err)

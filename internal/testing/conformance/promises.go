@@ -318,7 +318,7 @@ func heartbeatTimeoutHonored(w *World) {
 	ctx, cancel := context.WithCancel(w.ctx())
 	waits := w.acquireAsync(ctx, 1, w.Process(func(o *lockkeeper.Options) { o.HeartbeatTimeout = timeout }).Lock("x").Lock)
 	now := w.serverTime()
-	list := must.Get(w.admin.ZRangeArgsWithScores(w.ctx(), redis.ZRangeArgs{Key: w.queueKey("x"), Start: protocol.Heartbeats, Stop: "+inf", ByScore: true}).Result())(w)
+	list := must.Get(w.admin.ZRangeArgsWithScores(w.ctx(), redis.ZRangeArgs{Key: w.queueKey("x"), Start: int64(protocol.Heartbeats), Stop: "+inf", ByScore: true}).Result())(w)
 	must.That(w, len(list) == 1, "heartbeats: %v", list)
 	lapses := time.UnixMilli(int64(list[0].Score) - protocol.Heartbeats).Sub(now)
 	check.Between(w, lapses, timeout-heartbeatInterval-w.slack(), timeout, "the heartbeat lapses")

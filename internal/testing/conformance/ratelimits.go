@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -26,6 +27,8 @@ var RateLimits = append([]Case{
 	{Name: "50_permits_return_by_clock_alone", Test: permitsReturnByClockAlone},
 	{Name: "50_wait_cancelled_at_permit_return_takes_nothing", Embedded: true, Test: cancelAtPermitReturn},
 	{Name: "50_both_limits_in_one_request", Test: bothLimits},
+	{Name: "50_released_lease_keeps_key_for_window", Test: keyAfterRelease},
+	{Name: "server_clock_anywhere_for_windows", Embedded: true, Test: anyServerClock(windowRefills)},
 	{Name: "50_lost_reply_takes_permits_once", Test: lostReplyTakesPermitsOnce},
 	{Name: "50_clock_set_back_does_not_prolong_window", Embedded: true, Test: windowClockSetBack},
 	{Name: "50_data_loss_frees_permits", Test: permitsAfterDataLoss},
@@ -55,7 +58,7 @@ func (w *World) checkWindows(list []taking, d time.Duration, limit int) {
 		ahead = time.Millisecond
 	}
 	d -= ahead
-	slices.SortFunc(list, func(a, b taking) int { return int(a.us - b.us) })
+	slices.SortFunc(list, func(a, b taking) int { return cmp.Compare(a.us, b.us) })
 	sum, from := 0, 0
 	for _, x := range list {
 		for sum += x.n; x.us-list[from].us > d.Microseconds(); from++ {
@@ -238,6 +241,43 @@ func permitsReturnByClockAlone(w *World) {
 		check.That(w, d > window || w.Real, "they were back after %v", d)
 		w.checkClean()
 	}
+}
+
+// windowRefills takes all permits of a window one by one, is refused, waits for the next one, and has all again a window later.
+func windowRefills(w *World) {
+	window := w.window(heartbeatInterval)
+	for _, maxConcurrent := range []int{0, 5} {
+		s := w.Process().limiter(3, window, maxConcurrent)
+		start := time.Now()
+		var last grant
+		for range 3 {
+			g := must.Get(s.TryAcquire(w.ctx(), 1))(w)
+			check.That(w, g.fence > last.fence, "the fence %d comes after %d", g.fence, last.fence)
+			w.giveBack(g)
+			last = g
+		}
+		limited := w.wantLimitedError(w.limited(s, 1))
+		check.That(w, limited.RetryAfter <= window+10*time.Millisecond, "retry after %v", limited.RetryAfter)
+		r := w.awaitGrant(w.takeAsync(w.ctx(), 1, w.Process().limiter(3, window, maxConcurrent), 1), window+10*time.Millisecond)
+		w.inTime(r.at.Sub(start), window, window+10*time.Millisecond, "the first permit returned")
+		check.That(w, r.fence > last.fence, "the fence %d comes after %d", r.fence, last.fence)
+		w.giveBack(r.grant)
+		w.awaitAvailable(s, 3)
+		w.forget()
+	}
+}
+
+// keyAfterRelease checks that the key is not kept for the ttl of a lease that was released: its permits return by the clock long before.
+func keyAfterRelease(w *World) {
+	p := w.Process()
+	s := must.Get(ratelimit.NewConcurrent(p.Keeper, "x", 5, per, 5, &ratelimit.ConcurrentOptions{TTL: time.Hour}))(w)
+	left := func() time.Duration { return w.admin.PTTL(w.ctx(), w.P.Key("x")).Val() }
+	long, other := w.mustAcquire(s.Locker().Lock), w.mustAcquire(s.Locker().Lock)
+	w.release(long)
+	check.That(w, left() > time.Hour-time.Minute, "the key is kept for %v beside a lease", left())
+	w.release(other)
+	check.Between(w, left(), per-w.slack(), 2*per+time.Second, "the key is kept")
+	w.available(s, 3)
 }
 
 // grantTime is when a request was granted by the server's clock.
@@ -560,14 +600,14 @@ func submillisecondWindow(w *World) {
 func endedContextForLimits(w *World) {
 	p := w.Process()
 	s := p.limiter(100, time.Minute, 0)
-	ctx, cancel := context.WithCancel(w.ctx())
-	cancel()
+	ctx, cancel := context.WithCancelCause(w.ctx())
+	cancel(errCause)
 	p.Net.ResetCount()
 	for _, err := range []error{
 		errorOf(s.byClock.Allow(ctx)), s.byClock.Wait(ctx), s.byClock.Do(ctx, func(context.Context, uint64) error { return nil }),
 		errorOf(s.Acquire(ctx, 1)), errorOf(s.Available(ctx)), s.SetLimit(ctx, 1),
 	} {
-		w.checkError(err, context.Canceled)
+		w.checkError(err, context.Canceled, errCause)
 	}
 	w.settle()
 	check.That(w, p.Net.Scripts() == 0, "%d scripts were sent", p.Net.Scripts())

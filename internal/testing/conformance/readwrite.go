@@ -32,6 +32,7 @@ var ReadWrite = []Case{
 	{Name: "43_cancelled_conversion_keeps_lease", Test: cancelledConversion(true, true)},
 	{Name: "43_cancelled_downgrade_keeps_lease", Test: cancelledConversion(false, true)},
 	{Name: "inspect_readers_and_writers", Test: inspectReaders},
+	{Name: "server_clock_anywhere_for_readers", Embedded: true, Test: anyServerClock(inspectReaders, upgradeConflict, downgrade)},
 	{Name: "invalid_streak_rejected", Test: invalidStreak},
 	{Name: "invalid_conversions_refused", Test: conversionRefused},
 }

@@ -14,7 +14,8 @@ func (m *model) mayConvert(w *world, r int) bool {
 		return true
 	}
 	q := &w.requests[o-1]
-	return q.phase == begun && q.claim.Active() && q.claim.State() != claim.Converting && q.extend.call == 0
+	return q.phase == begun && q.claim.Active() && q.claim.State() != claim.Converting && q.extend.call == 0 &&
+		(!m.lingers[o-1] || q.sharing.users == 1)
 }
 
 // holdsOrigin reports whether the holder still has the lease that a request was to replace.

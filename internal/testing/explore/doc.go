@@ -1,41 +1,42 @@
-// Package explore searches small worlds exhaustively: two keepers with two or three requests, and a server that runs the real scripts. Where
-// package proptest draws schedules, this one visits every order of the steps that its bounds allow, and so every state that can be
-// reached. A state that breaks a promise is shown with the shortest path to it.
+// Package explore searches small worlds exhaustively: two or three keepers with two or three requests, and a server that runs the real
+// scripts. Where package proptest draws schedules, this one visits every order of the steps that its bounds allow, and so every state that
+// can be reached. A state that breaks a promise is shown with the shortest path to it.
 //
 //	go test ./internal/testing/explore    # small bounds, and deliberate bugs that must be found
 //	make explore                          # larger bounds, minutes
 //
-// A world is a value: the state of the server, of the keepers and their requests, and the calls and messages that are under way. What becomes
-// of a request is decided by its claim.Claim, of a lease that its process retains by its retain.Lease, who is inside by its retain.Hold, and
-// when waiters send heartbeats by the queue.Queue of their keeper: the code that ships, of which this package is the driver. Its steps are: a request begins, or is cancelled,
-// also as it is granted; a call runs at the server, and its reply arrives at once, later or never; a late copy of it runs; a message arrives
-// or is lost; the timer of a lease fires; a lease is extended, converted or released; somebody else breaks it; the timer of a queue fires; a
-// subscription breaks; a keeper is closed; a process crashes or freezes; time passes. A keeper that freezes for a while needs no step: its
-// steps come late. Leases and heartbeats end as time passes. With retained leases, callers also enter and leave inside a process, and a
-// message about a recall may arrive twice.
+// A world is a value: the state of the server, of the keepers and their requests, and the calls and messages that are under way. What
+// becomes of a request is decided by its claim.Claim, who is inside a lease that a process shares by its share.Gate, and when waiters send
+// heartbeats by the queue.Queue of their keeper: the code that ships, of which this package is the driver. Its steps are: a request begins,
+// or is cancelled, also as it is granted; a call runs at the server, and its reply arrives at once, later or never; a late copy of it runs;
+// a message arrives or is lost; the timer of a lease fires; a lease is extended, converted or released; somebody else breaks it; the timer
+// of a queue fires; a subscription breaks; a keeper is closed; a process crashes or freezes; time passes. A keeper that freezes for a while
+// needs no step: its steps come late. Leases and heartbeats end as time passes. With Linger, callers also enter and leave inside a process,
+// and a timer ends Linger, at its time or later.
 //
 // The name of each case has its bounds, such as 3_requests,_2000_ms,_1_fault. They are counted per path. Leases and heartbeats last for 2 s,
-// and time passes in steps of a second. A local grant is one besides the first by a retained lease. States are recognised by a hash of 64
-// bits. The test logs how many there were.
+// and time passes in steps of a second. Linger is 1.5 s. A local grant is one besides the first by a shared lease. States are recognised by
+// a hash of 64 bits. The test logs how many there were.
 //
 // # Promises
 //
 // In each state:
 //   - No two processes rely on leases that exclude each other, and at most one caller is inside by the lease of a mutex.
 //   - Once a request is over and its cleanup was answered, the server has neither a lease nor a place of it, nor of one that was broken.
+//   - Who does not count on its subscription is not passed over by one behind it.
 //   - A waiter is rejected only if it was cancelled, closed or broken, or if another upgrade waits.
-//   - Nobody is admitted inside a process after a recall, unless its message is under way, or was lost on a subscription that lasts.
+//   - Nobody enters a shared lease after Linger, or while a writer of the process, or a caller for whom it has too few permits, waits.
 //   - If there are no more faults from here on, every live request is served within 4 s: a lease of a process that is gone, and a heartbeat
-//     timeout for all waiters that are. Nobody waits for a free lock for longer than a heartbeat interval. While one waits, callers enter by
-//     each retained lease that admits them, and it is renewed; afterwards it must be given back, unused, within 4 s more.
+//     timeout for all waiters that are, and Linger for each shared lease, by which callers enter again and again, and which is renewed.
+//     Nobody waits for a free lock for longer than a heartbeat interval.
 //
 // # Not searched
 //
-// Heartbeats of more than a thousand waiters, two heartbeats of one keeper under way at once, waiters that ask again before the next heartbeat
-// is due (all times are multiples of its interval), subscriptions that are replaced since a message did not come, pauses between attempts,
-// leases that are not renewed or have a longest lifetime, parts of a redlock, permits that return by the clock, adoption, servers that fail,
-// clocks that are set, the local queue of a mutex that does not retain, a second retained lease of a request's name, more than four late
-// copies or six messages at once.
+// Heartbeats of more than a thousand waiters, two heartbeats of one keeper under way at once, waiters that ask again before the next
+// heartbeat is due (all times are multiples of its interval), subscriptions that are replaced since a message did not come or that are
+// counted on again, pauses between attempts, leases that are not renewed or have a longest lifetime, parts of a redlock, permits that
+// return by the clock, adoption, servers that fail, clocks that are set, the local queue of a mutex, names and leases of package share as
+// it enters and leaves them under its mutexes, more than four late copies or six messages at once.
 //
 // # The server
 //

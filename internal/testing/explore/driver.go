@@ -1,12 +1,9 @@
 package explore
 
 import (
-	"time"
-
 	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/queue"
-	"github.com/lockkeeper/lockkeeper/internal/retain"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -18,11 +15,10 @@ func (m *model) timerDue(w *world, r int) bool {
 	if q.timer == 0 || w.instant() < q.timer {
 		return false
 	}
-	tried := *w
 	c := q.claim
 	var out claim.Effects
-	c.Step(&m.terms, w.instant(), &claim.Event{Kind: claim.Timer, Unused: q.retention.is && m.unused(&tried, r)}, &out)
-	return out.RenewFor == 0 || q.change.call == 0 && (w.renewals > 0 || w.calm && q.retention.is)
+	c.Step(&m.terms, w.instant(), &claim.Event{Kind: claim.Timer}, &out)
+	return out.RenewFor == 0 || q.change.call == 0 && (w.renewals > 0 || w.calm && m.lingers[r])
 }
 
 // step tells the claim of a request of an event, and does what it says. Pauses between attempts take no time.
@@ -39,8 +35,8 @@ func (m *model) step(w *world, r int, e claim.Event) (out claim.Effects) {
 		q.timer = out.Timer
 	}
 	if out.Ask {
-		c := call{script: acquire, requests: 1 << r, try: m.tries[r]}
-		if m.set.Fast.Acquire != nil && !q.retention.is && !out.AskGeneral && m.origin[r] == 0 {
+		c := call{script: acquire, requests: 1 << r, try: m.tries[r], uncounted: !m.tries[r] && w.keepers[k].uncounted()}
+		if m.set.Fast.Acquire != nil && !out.AskGeneral && m.origin[r] == 0 {
 			c = call{script: fastAcquire, requests: 1 << r}
 		}
 		q.ask = slot{call: m.srv.call(c), sent: w.tick}
@@ -50,6 +46,9 @@ func (m *model) step(w *world, r int, e claim.Event) (out claim.Effects) {
 	}
 	if out.Queue {
 		m.join(w, r, m.retryIn, e.More)
+		if m.permits[r] > 0 && m.lingers[r] && !m.tries[r] {
+			m.endSharing(w, k)
+		}
 	}
 	if out.Deliver {
 		m.leave(w, r)
@@ -65,27 +64,14 @@ func (m *model) step(w *world, r int, e claim.Event) (out claim.Effects) {
 			w.renewals--
 		}
 		c := call{script: fastRenew, requests: 1 << r, ttl: int16(out.RenewFor)}
-		if q.retention.is {
-			q.retention.renewal = q.retention.lease.Renewal(m.hold(w, r), out.Metadata)
-			c.ask = q.retention.renewal.Ask
-			out.Metadata = q.retention.renewal.Metadata
-		}
 		if out.Metadata {
 			c.script = renew
 		}
 		q.change = slot{call: m.srv.call(c), sent: w.tick}
 	}
-	if q.retention.is {
-		hold := m.hold(w, r)
-		hold.SetDeadline(w.epoch().Add(time.Duration(q.claim.Deadline())))
-		if out.StopSharing || out.End {
-			hold.End()
-		}
-		q.retention.hold = hold.Value()
-	}
 	if out.End {
 		m.leaveLate(w, &q.extend)
-		if q.retention.users > 0 && q.claim.Reason() == claim.ByRelease && e.Kind != claim.Closed { // they rely on it all the same
+		if q.sharing.users > 0 && q.claim.Reason() == claim.ByRelease && e.Kind != claim.Closed { // they rely on it all the same
 			q.believed = q.claim.Deadline()
 		}
 	}
@@ -108,11 +94,8 @@ func (m *model) step(w *world, r int, e claim.Event) (out claim.Effects) {
 	case out.AskBreaker:
 		m.step(w, r, claim.Event{Kind: claim.NotBroken})
 	}
-	switch {
-	case out.End:
-		m.retain(w, r, func(l *retain.Lease, hold *retain.Hold, out *retain.Effects) { l.Ended(hold, w.instant(), out) })
-	case out.GiveBack:
-		m.giveBack(w, r, false)
+	if out.End && q.sharing.granted {
+		m.closeGate(w, r)
 	}
 	return out
 }
@@ -171,8 +154,8 @@ func (m *model) finish(w *world, r int, known bool) {
 	if !known {
 		q.phase = ended
 	}
-	if was.retention.users > 0 {
-		q.retention, q.believed = was.retention, was.believed
+	if was.believed > 0 {
+		q.sharing, q.believed = was.sharing, was.believed
 	}
 }
 
@@ -236,11 +219,8 @@ func (m *model) answerChange(w *world, r int) {
 		return
 	}
 	parse := protocol.ParseRenewReply
-	switch {
-	case c.script == fastRenew:
+	if c.script == fastRenew {
 		parse = protocol.ParseFastRenewReply
-	case c.ask:
-		parse = protocol.ParseRetainedRenewReply
 	}
 	a := parsed(parse(m.srv.replies[s.reply]))
 	e := claim.Event{Kind: claim.Renewed, Code: claim.Denied, Sent: instant(s.sent), TTL: int64(c.ttl), Fence: a.Fence}
@@ -251,9 +231,6 @@ func (m *model) answerChange(w *world, r int) {
 		e.Kind = claim.Checked
 	}
 	m.step(w, r, e)
-	if a.Held && q.retention.is && q.claim.Active() {
-		m.renewed(w, r, a.Recalled)
-	}
 }
 
 func (m *model) answerExtend(w *world, r int) {
@@ -298,6 +275,7 @@ func (m *model) answerHeartbeat(w *world, k int) {
 		events[list[change.Index]] = e
 	}
 	unknown, again := 0, call{script: rejoin}
+	missed := false
 	for _, r := range list {
 		q, e := &w.requests[r], events[r]
 		if e.Kind != claim.Rejoining {
@@ -308,11 +286,15 @@ func (m *model) answerHeartbeat(w *world, k int) {
 			continue
 		}
 		unknown++
+		missed = missed || !c.uncounted && p.queue.Missed(&rules, w.instant(), w.keepers[k].since, q.claim.Asked())
 		var out claim.Effects
 		if q.claim.Step(&m.terms, w.instant(), &e, &out); out.Joins {
 			again.requests |= 1 << r
 			again.places[r] = out.Place
 		}
+	}
+	if missed {
+		w.keepers[k].doubts = true
 	}
 	if !p.dropped {
 		var out queue.Effects
@@ -328,10 +310,6 @@ func (m *model) receive(w *world, id int32) {
 	for _, x := range parsed(protocol.ParseMessage(m.srv.messages[id].text)) {
 		r := serial(x)
 		switch {
-		case x.Recalled:
-			if w.requests[r].phase == begun {
-				m.giveBack(w, r, true)
-			}
 		case x.Broken != nil:
 			m.step(w, r, claim.Event{Kind: claim.Broken})
 		case x.Fence > 0:

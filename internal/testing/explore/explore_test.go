@@ -3,7 +3,6 @@ package explore
 import (
 	"flag"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -19,23 +18,25 @@ var (
 	together = [maxRequests]int{0, 0, 1}
 	apart    = [maxRequests]int{0, 1, 1}
 	around   = [maxRequests]int{0, 1, 0}
+	alone    = [maxRequests]int{0, 1, 2}
 )
 
-// readWrite is two readers, of which one shares its keeper with a writer.
-var readWrite = [maxRequests]string{"r", "w", "r"}
-
-// Worlds of retained leases: two processes that retain and a writer in one of them; or one that retains, with an ordinary reader
-// beside, and a writer in the other; or one that retains between two writers in the other.
+// first, second, two and all say which requests something is true of.
 var (
-	retainTwice   = [maxRequests]string{retained, "w", retained}
-	retainBeside  = [maxRequests]string{retained, "r", "w"}
-	retainBetween = [maxRequests]string{"w", retained, "w"}
-	retainTurns   = [maxRequests]string{turns, "", ""}
-	turnsTwice    = [maxRequests]string{turns, turns, ""}
-	heldPermits   = [maxRequests]string{"h", "h", "h"}
-	poolOfOne     = [maxRequests]string{pooled, "h", "h"}
-	poolsOfBoth   = [maxRequests]string{pooled, pooled, pooled}
+	first  = [maxRequests]bool{true}
+	second = [maxRequests]bool{false, true}
+	two    = [maxRequests]bool{true, true}
+	all    = [maxRequests]bool{true, true, true}
 )
+
+// readWrite is two readers and a writer.
+var (
+	readWrite = [maxRequests]string{"r", "w", "r"}
+	readers   = [maxRequests]bool{true, false, true}
+)
+
+// heldPermits is permits of a semaphore.
+var heldPermits = [maxRequests]string{"h", "h", "h"}
 
 // Worlds with a conversion: the second request replaces the lease of the first one, beside a third one in another process.
 var (
@@ -43,7 +44,6 @@ var (
 	upgradesTwo = [maxRequests]string{"r", "u", "r"}
 	downgrades  = [maxRequests]string{"w", "d", "r"}
 	replaces    = [maxRequests]int{0, 1, 0}
-	second      = [maxRequests]bool{false, true, false}
 )
 
 func (c *config) isConversion() bool {
@@ -83,6 +83,21 @@ var ordinaryWorlds = []config{
 	{ticks: 2, faults: 1, crashes: 1},
 }
 
+// unseenWorlds are worlds in which the server does not count subscriptions that it, or a proxy before it, has acknowledged.
+var unseenWorlds = []config{
+	{requests: 3, keeperOf: around, unseen: [maxKeepers]bool{true, false}, ticks: 1},
+	{requests: 3, keeperOf: around, unseen: [maxKeepers]bool{true, false}, ticks: 2},
+	{requests: 3, keeperOf: together, unseen: [maxKeepers]bool{true, true}, ticks: 2},
+	{requests: 3, keeperOf: together, unseen: [maxKeepers]bool{true, false}, ticks: 2},
+	{requests: 3, keeperOf: around, unseen: [maxKeepers]bool{true, true}, ticks: 2, slow: 1},
+	{unseen: [maxKeepers]bool{true, false}, ticks: 3, faults: 1, cancels: 1},
+}
+
+var permitsUnseen = []config{
+	{requests: 3, permits: [maxRequests]int64{2, 2, 1}, keeperOf: around, unseen: [maxKeepers]bool{true, false}, ticks: 2},
+	{requests: 3, permits: [maxRequests]int64{1, 2, 1}, keeperOf: together, unseen: [maxKeepers]bool{true, true}, ticks: 2},
+}
+
 // groups are the worlds that are searched, by what they have in common. go test searches the first ones of each group.
 var groups = []struct {
 	name   string
@@ -92,9 +107,12 @@ var groups = []struct {
 	worlds []config
 }{
 	{name: "mutex", set: lua.Mutex, quick: 1, worlds: ordinaryWorlds},
-	{name: "fair", set: lua.Fair, quick: 1, worlds: append(slices.Clone(ordinaryWorlds),
-		config{requests: 3, keeperOf: together, ticks: 2, faults: 1},
-	)},
+	{name: "fair", set: lua.Fair, quick: 1, worlds: ordinaryWorlds},
+	// Messages do not come: to one of two keepers, and to both.
+	{name: "mutex", set: lua.Mutex, worlds: unseenWorlds},
+	{name: "fair", set: lua.Fair, quick: 1, worlds: unseenWorlds},
+	{name: "rwlock", set: lua.RWLock, flags: readWrite, worlds: unseenWorlds},
+	{name: "semaphore", set: lua.Semaphore, flags: heldPermits, worlds: permitsUnseen},
 	{name: "rwlock", set: lua.RWLock, flags: readWrite, quick: 1, worlds: ordinaryWorlds},
 	// Tries, Close, Extend and Break are the same for all primitives.
 	{name: "fair", set: lua.Fair, quick: 1, worlds: []config{
@@ -123,41 +141,43 @@ var groups = []struct {
 		{requests: 3, flags: downgrades, ticks: 1, faults: 1, cancels: 1},
 		{flags: upgradesTwo, ticks: 3, faults: 1, slow: 1, cancels: 1, renewals: 1},
 	}},
-	// A mutex that a process retains, beside another process, which may retain it as well.
-	{name: "retain", set: lua.Mutex, quick: 1, worlds: []config{
-		{flags: retainTurns, ticks: 1, entries: 1, faults: 1},
-		{flags: retainTurns, ticks: 2, entries: 1, faults: 1},
-		{flags: turnsTwice, ticks: 2, entries: 1, slow: 1, cancels: 1},
-		{flags: turnsTwice, ticks: 2, entries: 2, faults: 1, cancels: 1},
-		{flags: turnsTwice, ticks: 2, entries: 2, slow: 1, cancels: 1, renewals: 1},
-		{flags: retainTurns, ticks: 1, entries: 1, faults: 1, slow: 1, renewals: 1},
-		{requests: 3, flags: retainTurns, ticks: 1, entries: 1, faults: 1},
+	{name: "semaphore", set: lua.Semaphore, flags: heldPermits, quick: 1, worlds: []config{
+		{permits: [maxRequests]int64{1, 2}, ticks: 2, faults: 1},
+		{requests: 3, keeperOf: together, permits: [maxRequests]int64{1, 1, 2}, ticks: 1, faults: 1},
 	}},
-	// A semaphore of two permits, which one or both processes may retain.
-	{name: "semaphore", set: lua.Semaphore, quick: 2, worlds: []config{
-		{flags: heldPermits, permits: [maxRequests]int64{1, 2}, ticks: 2, faults: 1},
-		{flags: poolOfOne, permits: [maxRequests]int64{1, 2}, ticks: 2, entries: 1, faults: 1},
-		{flags: poolsOfBoth, permits: [maxRequests]int64{2, 1}, ticks: 2, entries: 1, slow: 1, cancels: 1},
-		{flags: poolsOfBoth, permits: [maxRequests]int64{2, 1}, ticks: 2, entries: 1, crashes: 1},
-		{requests: 3, flags: poolOfOne, permits: [maxRequests]int64{1, 2, 1}, ticks: 1, entries: 1, faults: 1},
-		{requests: 3, flags: poolsOfBoth, permits: [maxRequests]int64{1, 2, 1}, ticks: 1, entries: 1, slow: 1, renewals: 1},
-		{requests: 3, keeperOf: together, flags: heldPermits, permits: [maxRequests]int64{1, 1, 2}, ticks: 1, faults: 1},
-		{flags: poolsOfBoth, permits: [maxRequests]int64{2, 1}, ticks: 1, entries: 1, faults: 1, slow: 1, renewals: 1},
+	// A mutex with Linger, of one or two processes, beside one without.
+	{name: "linger", set: lua.Mutex, quick: 2, worlds: []config{
+		{lingers: first, ticks: 2, entries: 1, faults: 1},
+		{lingers: two, ticks: 2, entries: 1, slow: 1},
+		{requests: 3, keeperOf: alone, lingers: two, ticks: 1, entries: 1, faults: 1},
+		{requests: 3, keeperOf: alone, lingers: two, ticks: 2, entries: 1, crashes: 1},
+		{requests: 3, keeperOf: alone, lingers: two, ticks: 2, entries: 1, cancels: 1},
+		{requests: 3, keeperOf: together, lingers: all, ticks: 2, entries: 1, slow: 1},
+		{lingers: two, ticks: 2, entries: 2, faults: 1, cancels: 1},
+		{lingers: two, ticks: 3, entries: 2, slow: 1, cancels: 1, renewals: 1},
+		{lingers: two, ticks: 2, entries: 1, closes: 1, breaks: 1, slow: 1},
 	}},
-	// Read leases that processes retain.
-	{name: "retain", set: lua.RWLock, flags: retainTwice, quick: 1, worlds: []config{
-		{ticks: 2, entries: 1, faults: 1},
-		{ticks: 2, entries: 1, slow: 1, renewals: 1},
-		{ticks: 2, entries: 1, crashes: 1, cancels: 1},
-		{requests: 3, ticks: 1, entries: 1, faults: 1},
-		{requests: 3, ticks: 1, entries: 1, slow: 1, renewals: 1},
-		{requests: 3, ticks: 1, entries: 1, crashes: 1},
-		{requests: 3, keeperOf: together, flags: retainBeside, ticks: 1, entries: 1, faults: 1},
-		{requests: 3, keeperOf: around, flags: retainBetween, ticks: 1, entries: 1, faults: 1},
-		{ticks: 2, entries: 1, faults: 1, slow: 1, renewals: 1},
-		{ticks: 2, entries: 1, faults: 1, crashes: 1},
-		{ticks: 1, entries: 1, faults: 2},
-		{ticks: 3, entries: 1, slow: 1, renewals: 2},
+	// Readers who share a lease, and a writer in one of their processes, or in another one.
+	{name: "linger", set: lua.RWLock, quick: 2, worlds: []config{
+		{flags: readWrite, lingers: first, ticks: 2, entries: 2, slow: 1},
+		{flags: readWrite, keeperOf: together, lingers: first, ticks: 2, entries: 1, faults: 1},
+		{requests: 3, flags: readWrite, keeperOf: together, lingers: readers, ticks: 2, entries: 1},
+		{flags: readWrite, lingers: first, ticks: 3, entries: 2, slow: 1, renewals: 1},
+		{requests: 3, flags: readWrite, keeperOf: apart, lingers: readers, ticks: 1, entries: 1, faults: 1},
+		{requests: 3, flags: readWrite, keeperOf: alone, lingers: readers, ticks: 2, entries: 1, slow: 1},
+		{requests: 3, flags: readWrite, keeperOf: together, lingers: readers, ticks: 2, entries: 2, cancels: 1},
+		{flags: readWrite, lingers: first, ticks: 2, entries: 1, faults: 1, crashes: 1},
+		{flags: upgradesTwo, lingers: first, ticks: 2, entries: 1, cancels: 1, slow: 1},
+		{requests: 3, flags: upgradesTwo, lingers: readers, ticks: 1, entries: 1, faults: 1},
+	}},
+	// Permits of two sizes.
+	{name: "linger", set: lua.Semaphore, flags: heldPermits, quick: 1, worlds: []config{
+		{lingers: two, permits: [maxRequests]int64{1, 2}, ticks: 2, entries: 1, slow: 1},
+		{lingers: first, permits: [maxRequests]int64{1, 2}, ticks: 2, entries: 1, faults: 1},
+		{requests: 3, keeperOf: together, lingers: all, permits: [maxRequests]int64{1, 2, 1}, ticks: 2, entries: 1, cancels: 1},
+		{requests: 3, keeperOf: alone, lingers: two, permits: [maxRequests]int64{1, 2, 1}, ticks: 1, entries: 1, faults: 1},
+		{requests: 3, keeperOf: around, lingers: all, permits: [maxRequests]int64{2, 2, 1}, ticks: 2, entries: 1, crashes: 1},
+		{lingers: two, permits: [maxRequests]int64{2, 1}, ticks: 3, entries: 2, slow: 1, renewals: 1},
 	}},
 }
 
@@ -197,25 +217,33 @@ func searched(t *testing.T, c *config, limit int) (r result) {
 }
 
 var flagNames = map[[maxRequests]string]string{
-	retainBeside:  "an ordinary reader",
-	retainBetween: "two writers",
-	retainTurns:   "a mutex",
-	turnsTwice:    "a mutex in both",
-	poolOfOne:     "permits retained in one",
-	poolsOfBoth:   "permits retained in both",
-	upgrades:      "an upgrade beside a writer",
-	upgradesTwo:   "an upgrade beside a reader",
-	downgrades:    "a downgrade beside a reader",
+	upgrades:    "an upgrade beside a writer",
+	upgradesTwo: "an upgrade beside a reader",
+	downgrades:  "a downgrade beside a reader",
 }
 
 // String names the bounds.
 func (c *config) String() string {
 	text := fmt.Sprintf("%d requests, %d ms", c.requests, int64(c.ticks)*tick)
+	if c.keepers() == 3 {
+		text += ", 3 keepers"
+	}
+	switch c.unseen {
+	case [maxKeepers]bool{true, false}:
+		text += ", 1 unseen keeper"
+	case [maxKeepers]bool{true, true}:
+		text += ", 2 unseen keepers"
+	}
 	if name, found := flagNames[c.flags]; found {
 		text = name + ", " + text
 	}
 	if c.tries == second {
 		text += ", 1 try"
+	}
+	for r, lingers := range c.lingers {
+		if lingers && r < c.requests {
+			text += fmt.Sprintf(", %d with Linger", r+1)
+		}
 	}
 	if c.extendTo > 0 {
 		text += fmt.Sprintf(", %d extend to %d ms", c.extends, c.extendTo)

@@ -25,10 +25,9 @@ func replace(t *testing.T, set *lua.Set, old, new string) func(string) string {
 
 // What most deliberate bugs break.
 const (
-	twoRely     = "both rely on a lease"
-	notServed   = "not served in time"
-	leftBehind  = "the server has a lease or a place of it"
-	afterRecall = "after its recall"
+	twoRely    = "both rely on a lease"
+	notServed  = "not served in time"
+	leftBehind = "the server has a lease or a place of it"
 )
 
 var mutated = flag.Bool("mutated", false, "this binary was built with a deliberate bug; see TestSearchFindsDeliberateBugs")
@@ -56,6 +55,15 @@ func TestSearchFindsDeliberateBugs(t *testing.T) {
 			old:   "return fence > floor && fence <=",
 			new:   "return fence <=",
 			large: true,
+		},
+		"the grant to a waiter that does not count on its subscription is undone": {
+			config:  config{set: lua.Fair, requests: 3, keeperOf: around, unseen: [maxKeepers]bool{true, false}, ticks: 1},
+			problem: notServed, old: "elseif counts then", new: "elseif true then",
+		},
+		"a waiter that does not count on its subscription is passed over": {
+			config:  config{set: lua.Fair, requests: 3, keeperOf: apart, ticks: 1, faults: 1},
+			problem: "is passed over", old: "lapse[i] = lapse[i] - UNSUBSCRIBED end",
+			new: "lapse[i] = call('ZCARD', queue) > 2 and 0 or lapse[i] - UNSUBSCRIBED end", // if another one waits behind it
 		},
 		"a renewal counts from its reply": {
 			config: config{set: lua.Mutex, ticks: 3, slow: 1, renewals: 1}, problem: twoRely,
@@ -123,67 +131,47 @@ func TestSearchFindsDeliberateBugs(t *testing.T) {
 			old: "string.sub(flags, 1, 1), not run.holder\n",
 			new: "string.sub(flags, 1, 1), not run.writer_holds\n",
 		},
-		"recalls are ignored": {
-			config: config{set: lua.RWLock, flags: retainTwice, ticks: 1}, problem: notServed,
-			file: "internal/retain/lease.go",
-			old:  "	l.closing = true\n	g.Close()\n",
-			new:  "	if recalled {\n		return\n	}\n	l.closing = true\n	g.Close()\n",
-		},
-		"a message about a recall is ignored": {
-			config: config{set: lua.RWLock, flags: retainTwice, ticks: 1, entries: 1}, problem: afterRecall,
-			file: "internal/testing/explore/driver.go",
-			old:  "			if w.requests[r].phase == begun {\n				m.giveBack(w, r, true)\n			}\n",
-			new:  "",
-		},
-		"a reader is admitted after the recall was received": {
-			config: config{set: lua.RWLock, flags: retainTwice, ticks: 1, entries: 1}, problem: afterRecall,
-			file: "internal/retain/word.go",
-			old:  "w&opened != 0 && w&inside < maxInside",
-			new:  "w&inside < maxInside",
-		},
-		"a reader is admitted while the subscription is down": {
-			config: config{set: lua.RWLock, flags: retainTwice, ticks: 1, entries: 1, faults: 1}, problem: afterRecall,
-			file: "internal/retain/policy.go",
-			old:  "return confirmed == current && current&1 == 1",
+		"a caller enters after Linger has passed": {
+			config: config{set: lua.Mutex, lingers: first, ticks: 2, entries: 1}, problem: "after Linger has passed",
+			file: "internal/share/gate.go",
+			old:  "return time.Since(g.base) < g.until",
 			new:  "return true",
 		},
-		"a reader is admitted after the deadline of the retained lease": {
-			config: config{set: lua.RWLock, flags: retainTwice, ticks: 2, entries: 1}, problem: twoRely,
-			file: "internal/retain/policy.go",
-			old:  "return now < deadline",
-			new:  "return true",
+		"a caller enters after the deadline of the lease": {
+			config: config{set: lua.Mutex, lingers: first, ticks: 2, entries: 1, slow: 1}, problem: twoRely,
+			file: "internal/testing/explore/sharing.go",
+			old:  "min(w.instant().Add(ms(linger)), q.claim.Deadline())",
+			new:  "w.instant().Add(ms(linger))",
 		},
-		"a turn whose caller was cancelled as it was granted stays inside": {
-			config: config{set: lua.Mutex, flags: retainTurns, ticks: 1, entries: 1, cancels: 1}, problem: notServed,
-			file: "internal/retain/lease.go",
-			old:  "	case was == passed:\n		l.Leave(g, now, out)\n",
-			new:  "",
+		"a reader enters past a writer of the process": {
+			config: config{set: lua.RWLock, flags: readWrite, keeperOf: together, lingers: first, ticks: 1, entries: 1}, problem: "past a caller of the process",
+			file: "internal/share/gate.go",
+			old:  "if w&open == 0 || g.alone",
+			new:  "if g.alone",
 		},
-		"two are inside a retained mutex": {
-			config: config{set: lua.Mutex, flags: retainTurns, ticks: 1, entries: 1}, problem: "which is for one",
-			file: "internal/retain/word.go",
-			old:  "	case w&inside != 0:\n		return w, Busy\n",
-			new:  "",
+		"a lease is not released when Linger ends while nobody is inside": {
+			config: config{set: lua.Mutex, lingers: first, ticks: 1}, problem: notServed,
+			file: "internal/share/gate.go",
+			old:  "w&open != 0 && w&inside == 0",
+			new:  "false",
 		},
-		"renewals do not repeat a recall": {
-			config: config{set: lua.RWLock, flags: retainTwice, ticks: 1, faults: 1}, problem: notServed,
-			old: "- RETAINED < 0 then return RECALLED end",
-			new: "- RETAINED < 0 then return GRANTED end",
+		"a lease is not released by the last caller inside": {
+			config: config{set: lua.Mutex, lingers: first, ticks: 2}, problem: notServed,
+			file: "internal/share/gate.go",
+			old:  "&(open|inside) == 0 }",
+			new:  "&(open|inside) == 2 }",
 		},
-		"a writer that has to wait recalls nobody": {
-			config: config{set: lua.RWLock, flags: retainTwice, ticks: 1}, problem: notServed,
-			old: "write_grants(run)\nrecall(run)\nend",
-			new: "end",
+		"a lease is released while others are inside": {
+			config: config{set: lua.RWLock, flags: readWrite, keeperOf: together, lingers: first, ticks: 1, entries: 1}, problem: twoRely,
+			file: "internal/share/gate.go",
+			old:  "&(open|inside) == 0 }",
+			new:  "&open == 0 }",
 		},
-		"a waiter that is granted a lease is not known to retain it": {
-			config: config{set: lua.RWLock, requests: 3, keeperOf: around, flags: retainBetween, ticks: 1, entries: 1}, problem: afterRecall,
-			old: "flags == RETAINING and fence + RETAINED - ENDLESS or stamp",
-			new: "stamp",
-		},
-		"renewals do not repeat the recall of a mutex": {
-			config: config{set: lua.Mutex, flags: retainTurns, ticks: 1, faults: 1}, problem: notServed,
-			old: "was_recalled(token) and 1 or 0",
-			new: "was_recalled(token) and 0 or 0",
+		"two are inside a mutex": {
+			config: config{set: lua.Mutex, lingers: first, ticks: 1, entries: 1}, problem: "which is for one",
+			file: "internal/share/gate.go",
+			old:  "g.alone && w&inside > 0",
+			new:  "g.alone && w&inside > 1",
 		},
 		"a lease that was replaced is forgotten though a copy of its request may run": {
 			config: config{set: lua.RWLock, flags: upgradesTwo, ticks: 1, faults: 1}, problem: leftBehind,

@@ -3,7 +3,6 @@ package explore
 import (
 	"fmt"
 	"hash/maphash"
-	"slices"
 	"strings"
 )
 
@@ -132,7 +131,7 @@ func (m *model) line(w *world, s step) string {
 	m.apply(w, s)
 	var believers []string
 	for r := range m.requests {
-		if w.believes(r) {
+		if m.believes(w, r) {
 			believers = append(believers, requestName(r))
 		}
 	}
@@ -143,18 +142,25 @@ func (m *model) line(w *world, s step) string {
 }
 
 // patience is the ticks within which everybody must be served once there are no more faults: a lease of a process that is gone, and a
-// heartbeat timeout for all waiters that are; and as long again where leases are retained, until they are found to be unused.
+// heartbeat timeout for all waiters that are; and Linger for each lease that a process shares.
 func (m *model) patience() int {
-	const ticks = (ttl + heartbeatTTL) / tick
-	if slices.ContainsFunc(m.flags[:], isRetained) {
-		return 2 * ticks
+	ticks := (ttl + heartbeatTTL) / tick
+	for _, lingers := range m.lingers {
+		if lingers {
+			ticks += (linger + tick - 1) / tick
+		}
 	}
 	return ticks
 }
 
 // isIdle reports whether somebody waits though nobody has a lease at the server.
 func (m *model) isIdle(w *world) bool {
-	return m.srv.states[w.server].held <= start+w.now() && m.queued(w, 0)|m.queued(w, 1) != 0
+	for k := range w.keepers {
+		if m.queued(w, k) != 0 {
+			return m.srv.states[w.server].held <= start+w.now()
+		}
+	}
+	return false
 }
 
 // isServed reports whether all requests that have begun and whose processes run end in time if there are no more faults, and nobody waits for
@@ -215,9 +221,9 @@ func (m *model) faultless(w *world) (step, bool) {
 // preference has the steps of worlds without faults, in their order. The others are 0.
 var preference = [stepTick + 1][ofHeartbeat + 1]int{
 	stepAnswer:  {ofAsk: 1, ofChange: 2, ofExtend: 2, ofHeartbeat: 3},
-	stepMessage: {4}, stepTurn: {4},
+	stepMessage: {4},
 	stepRun:     {ofAsk: 5, ofChange: 6, ofExtend: 6, ofHeartbeat: 7},
-	stepRelease: {8}, stepOpen: {8}, stepLeave: {8}, stepSubscribe: {9}, stepHeartbeat: {10},
+	stepRelease: {8}, stepGrant: {8}, stepLeave: {8}, stepLinger: {8}, stepSubscribe: {9}, stepHeartbeat: {10},
 	stepTimer: {11}, stepEnter: {12}, stepTick: {leastPreferred},
 }
 
@@ -232,11 +238,10 @@ var (
 		stepTimer:   "the timer of %s fires",
 		stepExtend:  "%s extends its lease",
 		stepBreak:   "somebody breaks %s",
-		stepOpen:    "the caller of %s learns of its lease, and others may enter by it",
-		stepEnter:   "a caller enters by the lease of %s, or waits for the one inside",
+		stepGrant:   "the caller of %s learns of its lease, and others may enter by it",
+		stepEnter:   "a caller enters by the lease of %s",
 		stepLeave:   "a caller inside by the lease of %s leaves",
-		stepTurn:    "the caller that waits for the one inside by the lease of %s learns of the end of its wait",
-		stepGiveUp:  "the caller that waits for the one inside by the lease of %s is cancelled",
+		stepLinger:  "the timer fires that ends Linger of %s",
 	}
 	keeperSteps = map[stepKind]string{
 		stepClose:       "%s is closed",
@@ -247,9 +252,8 @@ var (
 		stepSubscribe:   "%s subscribes again",
 	}
 	messageSteps = map[stepKind]string{
-		stepMessage:       "%s receives %q",
-		stepLoseMessage:   "a message to %s is lost: %q",
-		stepRepeatMessage: "%s receives %q, which will come again",
+		stepMessage:     "%s receives %q",
+		stepLoseMessage: "a message to %s is lost: %q",
 	}
 )
 

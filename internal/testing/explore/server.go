@@ -12,7 +12,7 @@ import (
 // A world has so many requests, in so many keepers.
 const (
 	maxRequests = 3
-	maxKeepers  = 2
+	maxKeepers  = 3
 )
 
 // Times of all worlds, in ms. The clock moves by ticks, which divide all of them, so no instant at which something ends lies between two.
@@ -25,6 +25,7 @@ const (
 	metadataTTL  = 3600 * tick
 	tombstoneTTL = 60 * tick
 	wakePrefix   = "lock:wake:"
+	way          = ".5" // of all keepers: their ids end so
 )
 
 // script is a transition that keepers send.
@@ -55,8 +56,8 @@ type call struct {
 	tombstone bool               // of a release
 	cancel    uint8              // of a release; see release.lua
 	exact     bool               // of a renewal: it may shorten the lease
-	ask       bool               // of a renewal: whether the lease was recalled
 	ttl       int16              // ms, of a renewal
+	uncounted bool               // of an acquire and of heartbeats: the keeper does not count on its subscription
 	places    [maxRequests]int64 // of a rejoin
 }
 
@@ -66,9 +67,7 @@ func (c call) has(r int) bool { return c.requests&(1<<r) != 0 }
 type serverState struct {
 	data  *store
 	known uint8 // bits of the requests that have a lease or a place
-	// bits of those whose retained lease was recalled
-	recalled uint8
-	held     int64 // ms until which somebody has a lease; 0: nobody
+	held  int64 // ms until which somebody has a lease; 0: nobody
 }
 
 // runKey is all that the outcome of a script depends on.
@@ -91,8 +90,7 @@ type server struct {
 	text   map[script]string
 	keysOf map[script][]string
 	tokens [maxRequests]string
-	origin [maxRequests]int  // which lease a request replaces, counted from 1; 0: none
-	retain [maxRequests]bool // their leases
+	origin [maxRequests]int // which lease a request replaces, counted from 1; 0: none
 	keys   []string
 	in     *interpreter
 
@@ -129,10 +127,6 @@ func newServer(set *lua.Set, tokens [maxRequests]string, change func(string) str
 		stateIDs: map[string]int32{}, calls: make([]call, 1), callIDs: map[call]int32{}, replies: make([][]int64, 1),
 		replyIDs: map[string]int32{}, messages: make([]published, 1), msgIDs: map[published]int32{}, runs: map[runKey]runResult{},
 	}
-	for r, token := range tokens {
-		t, _ := protocol.ParseToken(token)
-		s.retain[r] = isRetained(t.Flags)
-	}
 	for name, x := range map[script]*lua.Script{
 		fastAcquire: set.Fast.Acquire, acquire: set.Acquire, fastRelease: set.Fast.Release, handOn: set.Fast.HandOn, release: set.Release,
 		breaking: set.Break, fastRenew: set.Fast.Renew, renew: set.Renew, shorten: set.Shorten, heartbeat: set.Heartbeat, rejoin: set.Heartbeat,
@@ -161,12 +155,6 @@ func (s *server) state(data *store) int32 {
 			if v := data.get(key); v.text == token || v.member(token) >= 0 {
 				st.known |= 1 << r
 			}
-		}
-		if data.get(s.keys[1]).hget("recalled") == token && data.get(s.keys[0]).text == token {
-			st.recalled |= 1 << r
-		}
-		if fence, _ := data.get(s.keys[0]).zscore("#" + token).(string); s.retain[r] && fence != "" && float(fence) < 4.5e15 {
-			st.recalled |= 1 << r
 		}
 	}
 	for _, token := range s.tokens {
@@ -226,9 +214,36 @@ func (s *server) run(state, c int32, at int8, subscribed uint8) runResult {
 	return r
 }
 
+// passedOver returns a request that was in the queue before another one that a call has granted a lease, and has none, though it is alive and does
+// not count on its subscription; -1: there is none. The call is of another request.
+func (s *server) passedOver(before, after, id int32, now int64) int {
+	const unsubscribed = 3_600_000_000_000 // see UNSUBSCRIBED in lua/lib/constants.lua
+	place := func(state int32, token string) float64 {
+		if at, queued := s.states[state].data.get(s.keys[2]).zscore(token).(string); queued {
+			return float(at)
+		}
+		return -1
+	}
+	holds := func(token string) bool {
+		v := s.states[after].data.get(s.keys[0])
+		return v.text == token || v.member(token) >= 0
+	}
+	for r, token := range s.tokens {
+		at, lapse := place(before, token), int64(place(before, "+"+token))-protocol.Heartbeats
+		if at < 0 || s.calls[id].has(r) || holds(token) || lapse < unsubscribed || lapse-unsubscribed <= now {
+			continue
+		}
+		for _, other := range s.tokens {
+			if place(before, other) > at && place(after, other) < 0 && holds(other) {
+				return r
+			}
+		}
+	}
+	return -1
+}
+
 // arguments returns KEYS and ARGV of a call, as the keeper encodes them.
 func (s *server) arguments(c call) (keys, argv []string) {
-	settings := protocol.Settings(metadataTTL, wakePrefix, false)
 	var args []any
 	token, policyArg := "", s.limits()
 	for r := range s.tokens {
@@ -236,9 +251,6 @@ func (s *server) arguments(c call) (keys, argv []string) {
 			continue
 		}
 		token = s.tokens[r]
-		if s.retain[r] && policyArg == "" {
-			policyArg = protocol.PolicyArgRetain
-		}
 		if o := s.origin[r]; o > 0 {
 			policyArg = s.tokens[o-1]
 		}
@@ -251,44 +263,48 @@ func (s *server) arguments(c call) (keys, argv []string) {
 		}
 		args = protocol.FastAcquireArgs(nil, token, ttl, limits, protocol.EpochArg(metadataTTL))
 	case acquire:
-		var queueTTL, maxWait any
+		var queueTTL, maxWait, uncounted any
 		if !c.try {
 			queueTTL, maxWait = protocol.QueueTTL(heartbeatTTL), 0
 		}
-		args = protocol.AcquireArgs(nil, token, ttl, policyArg, settings, queueTTL, maxWait)
+		if c.uncounted {
+			uncounted = 1
+		}
+		args = protocol.AcquireArgs(nil, token, ttl, policyArg, int64(metadataTTL), queueTTL, maxWait, uncounted)
 	case fastRelease:
 		args = protocol.FastReleaseArgs(nil, token)
 	case handOn:
-		args = protocol.HandOnArgs(nil, token, wakePrefix, protocol.EpochOf(metadataTTL), nil)
+		args = protocol.HandOnArgs(nil, token, wakePrefix, protocol.EpochOf(metadataTTL), way)
 	case release:
 		tombstone := int64(0)
 		if c.tombstone {
 			tombstone = tombstoneTTL
 		}
-		args = protocol.ReleaseArgs(nil, token, settings, tombstone, int(c.cancel), 0)
+		args = protocol.ReleaseArgs(nil, token, int64(metadataTTL), tombstone, int(c.cancel), 0)
 	case breaking:
-		args = protocol.BreakArgs(nil, token, settings, tombstoneTTL, policyArg, protocol.BreakNotice(protocol.Breaker{By: "x", Reason: "y"}))
+		args = protocol.BreakArgs(nil, token, int64(metadataTTL), tombstoneTTL, policyArg, protocol.BreakNotice(protocol.Breaker{By: "x", Reason: "y"}))
 	case fastRenew:
 		args = protocol.FastRenewArgs(nil, token, int64(c.ttl))
 	case shorten:
-		args = protocol.ShortenArgs(nil, token, int64(c.ttl), settings)
+		args = protocol.ShortenArgs(nil, token, int64(c.ttl), int64(metadataTTL))
 	case renew:
 		exact := 0
 		if c.exact {
 			exact = 1
 		}
-		var ask any
-		if c.ask {
-			ask = 1
-		}
-		args = protocol.RenewArgs(nil, token, int64(c.ttl), exact, settings, ask)
+		args = protocol.RenewArgs(nil, token, int64(c.ttl), exact, int64(metadataTTL))
 	case heartbeat:
-		args = protocol.HeartbeatArgs(nil, settings, 0, s.limits(), protocol.QueueTTL(heartbeatTTL))
+		mode := 0
+		if c.uncounted {
+			mode = protocol.HeartbeatUnsubscribed
+		}
+		args = protocol.HeartbeatArgs(nil, int64(metadataTTL), mode, s.limits(), protocol.QueueTTL(heartbeatTTL))
 		for _, r := range c.list() {
 			args = protocol.HeartbeatWaiter(args, s.tokens[r])
 		}
 	case rejoin:
-		args = protocol.HeartbeatArgs(nil, settings, 1, s.limits(), protocol.QueueTTL(heartbeatTTL))
+		mode := protocol.HeartbeatRejoin + protocol.HeartbeatUnsubscribed
+		args = protocol.HeartbeatArgs(nil, int64(metadataTTL), mode, s.limits(), protocol.QueueTTL(heartbeatTTL))
 		for _, r := range c.list() {
 			args = protocol.RejoiningWaiter(args, s.tokens[r], c.places[r])
 		}
@@ -297,13 +313,6 @@ func (s *server) arguments(c call) (keys, argv []string) {
 		argv = append(argv, fmt.Sprint(x))
 	}
 	return s.keysOf[c.script], argv
-}
-
-func (s *server) addressed(id int32) (list []int) {
-	for _, x := range parsed(protocol.ParseMessage(s.messages[id].text)) {
-		list = append(list, serial(x))
-	}
-	return list
 }
 
 func serial(x protocol.Wakeup) int { return parsed(strconv.Atoi(x.Serial)) - 1 }

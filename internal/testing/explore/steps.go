@@ -2,7 +2,6 @@ package explore
 
 import (
 	"github.com/lockkeeper/lockkeeper/internal/claim"
-	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -28,12 +27,10 @@ const (
 	stepFreeze
 	stepUnsubscribe
 	stepSubscribe
-	stepOpen          // the caller whose request brought a retained lease learns of it
-	stepEnter         // a reader is admitted inside a process
-	stepLeave         // a reader leaves
-	stepTurn          // a caller learns that it does not wait any more for the one inside
-	stepGiveUp        // a caller that waits for the one inside is cancelled
-	stepRepeatMessage // a message arrives, and will again
+	stepGrant  // the caller whose request brought a lease with Linger learns of it
+	stepEnter  // a caller enters by it
+	stepLeave  // a caller leaves
+	stepLinger // the timer that ends Linger fires
 	stepTick
 )
 
@@ -85,21 +82,21 @@ func (m *model) steps(w *world, visit func(step)) {
 		}
 		// Requests of a keeper that differ in nothing begin in their order.
 		inOrder := r == 0 || m.keeperOf[r-1] != k || m.flags[r-1] != m.flags[r] || w.requests[r-1].phase != idle
-		if q.phase == idle && inOrder && w.keepers[k].state == running && (!isRetained(m.flags[r]) || w.keepers[k].subscribed) && m.mayConvert(w, r) {
+		if q.phase == idle && inOrder && w.keepers[k].state == running && m.mayConvert(w, r) {
 			try(stepBegin, r)
 		}
 		if q.phase != begun {
 			continue
 		}
 		holds, lost := q.claim.Active(), q.claim.State() == claim.Lost
-		if w.cancels > 0 && (q.claim.Pending() || holds && !q.retention.is) {
+		if w.cancels > 0 && (q.claim.Pending() || holds && !q.sharing.granted) {
 			try(stepCancel, r)
 		}
 		if m.timerDue(w, r) {
 			try(stepTimer, r)
 		}
-		if q.retention.is {
-			m.retentionSteps(w, r, try)
+		if m.lingers[r] {
+			m.sharingSteps(w, r, try)
 			continue
 		}
 		// Without faults, who converts a lease waits for that.
@@ -110,7 +107,7 @@ func (m *model) steps(w *world, visit func(step)) {
 			try(stepExtend, r)
 		}
 	}
-	for k := range w.keepers {
+	for k := range m.keepers() {
 		p := &w.keepers[k]
 		if p.alive() {
 			m.calls(w, step{of: ofHeartbeat, at: uint8(k)}, visit)
@@ -146,9 +143,6 @@ func (m *model) steps(w *world, visit func(step)) {
 				try(stepMessage, i)
 				if w.faults > 0 {
 					try(stepLoseMessage, i)
-					if m.recalls(id) != 0 {
-						try(stepRepeatMessage, i)
-					}
 				}
 			}
 		}
@@ -193,11 +187,8 @@ func (m *model) apply(w *world, s step) {
 		}
 		q.phase, q.claim = begun, claim.New(m.mode(i), m.origin[i] > 0, false)
 		q.claim.SetSince(instant(0)) // which makes no difference without a MaxLifetime
-		if isRetained(m.flags[i]) {
-			q.retention = newRetention(m.flags[i], w.keepers[m.keeperOf[i]].epoch)
-		}
-		if m.flags[i] == protocol.FlagWrite {
-			m.yield(w, m.keeperOf[i])
+		if m.exclusive(w, i) {
+			m.endSharing(w, m.keeperOf[i])
 		}
 		m.step(w, i, claim.Event{Kind: claim.Called})
 	case stepRun:
@@ -234,23 +225,15 @@ func (m *model) apply(w *world, s step) {
 				m.step(w, r, claim.Event{Kind: claim.Closed})
 			}
 		}
-		w.keepers[i].subscribed = false
+		w.keepers[i].subscribed, w.keepers[i].since = false, 0
 		m.dropMessages(w, i)
 	case stepRunLate:
 		m.run(w, &slot{call: take(w.late[:], i)})
 	case stepMessage:
 		m.receive(w, take(w.messages[:], i))
-	case stepRepeatMessage:
-		w.faults--
-		m.receive(w, w.messages[i])
 	case stepLoseMessage:
 		w.faults--
-		recalled := m.recalls(take(w.messages[:], i))
-		for r := range m.requests {
-			if x := &w.requests[r].retention; x.is && recalled&(1<<r) != 0 {
-				x.lost = true
-			}
-		}
+		take(w.messages[:], i)
 	case stepCancel:
 		w.cancels--
 		if w.requests[i].claim.Pending() {
@@ -261,7 +244,7 @@ func (m *model) apply(w *world, s step) {
 	case stepRelease:
 		m.step(w, i, claim.Event{Kind: claim.Released})
 	case stepTimer:
-		m.step(w, i, claim.Event{Kind: claim.Timer, Unused: m.unused(w, i)})
+		m.step(w, i, claim.Event{Kind: claim.Timer})
 	case stepHeartbeat:
 		m.beat(w, i)
 	case stepCrash, stepFreeze:
@@ -270,23 +253,20 @@ func (m *model) apply(w *world, s step) {
 	case stepUnsubscribe:
 		w.faults--
 		m.dropMessages(w, i)
-		m.subscriptionChanged(w, i, false)
+		w.keepers[i].subscribed, w.keepers[i].since = false, 0
 	case stepSubscribe:
 		if m.queued(w, i) != 0 {
 			w.allBy(i, w.instant())
 		}
-		m.subscriptionChanged(w, i, true)
-	case stepOpen:
-		m.open(w, i)
+		w.keepers[i].subscribed, w.keepers[i].since = true, w.instant()
+	case stepGrant:
+		m.grant(w, i)
 	case stepEnter:
 		m.enter(w, i)
 	case stepLeave:
 		m.leaveInside(w, i)
-	case stepTurn:
-		m.endTurn(w, i, true)
-	case stepGiveUp:
-		w.cancels--
-		m.endTurn(w, i, false)
+	case stepLinger:
+		m.closeGate(w, i)
 	case stepTick:
 		w.tick++
 	}

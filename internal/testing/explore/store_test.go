@@ -43,12 +43,10 @@ func TestStoreMatchesServer(t *testing.T) {
 		c := &config{requests: maxRequests, keeperOf: together}
 		c.set = rapid.SampledFrom([]*lua.Set{lua.Mutex, lua.Fair, lua.RWLock, lua.Semaphore}).Draw(r, "primitive")
 		if c.set == lua.RWLock {
-			c.flags = rapid.SampledFrom([][maxRequests]string{readWrite, retainTwice, retainBeside, upgrades, upgradesTwo, downgrades}).Draw(r, "flags")
-		} else if c.set == lua.Mutex {
-			c.flags = rapid.SampledFrom([][maxRequests]string{{}, turnsTwice}).Draw(r, "flags")
+			c.flags = rapid.SampledFrom([][maxRequests]string{readWrite, upgrades, upgradesTwo, downgrades}).Draw(r, "flags")
 		}
 		if c.set == lua.Semaphore {
-			c.flags = rapid.SampledFrom([][maxRequests]string{heldPermits, poolOfOne, poolsOfBoth}).Draw(r, "flags")
+			c.flags = heldPermits
 			c.permits = [maxRequests]int64{1, 2, 1}
 		}
 		srv := newServer(c.set, c.tokens(), nil)
@@ -81,11 +79,9 @@ func TestStoreMatchesServer(t *testing.T) {
 					k.places[q] = rapid.SampledFrom([]int64{0, now*1000 - 5, now * 1000}).Draw(r, "place")
 				}
 			}
-			flags := c.flags[k.list()[0]]
-			if k.script == fastAcquire && (isRetained(flags) || srv.origin[k.list()[0]] > 0) {
+			if k.script == fastAcquire && srv.origin[k.list()[0]] > 0 {
 				k.script = acquire
 			}
-			k.ask = isRetained(flags)
 			keys, argv := srv.arguments(k)
 			text := srv.text[k.script]
 			data.now = now

@@ -15,7 +15,10 @@ type waiters struct {
 }
 
 // rules are those of all queues. Heartbeats that fail are sent again without a pause.
-var rules = queue.Rules{Interval: ms(tick), MaxElapsed: -1}
+var rules = queue.Rules{Interval: ms(tick), Timeout: ms(heartbeatTTL), MaxElapsed: -1}
+
+// uncounted reports whether a keeper does not count on its subscription, as pubsub.Subscriber.Reliable does.
+func (p *keeper) uncounted() bool { return !p.subscribed || p.doubts }
 
 // tell tells the queue of a keeper of an event. A queue that becomes empty is dropped.
 func (w *world) tell(k int, event func(q *queue.Queue, out *queue.Effects)) {
@@ -92,7 +95,7 @@ func (m *model) beat(w *world, k int) {
 	p := &w.keepers[k].waiters
 	var out queue.Effects
 	p.queue.Fired(&rules, w.instant(), &out)
-	c := call{script: heartbeat}
+	c := call{script: heartbeat, uncounted: w.keepers[k].uncounted()}
 	switch out.Beat {
 	case queue.NoBeat:
 		return

@@ -32,7 +32,7 @@ type request struct {
 	broken    bool          // somebody has ended it at the server
 	weak      bool          // its holder relies on no more than a read lease: it is being converted, or that was given up
 	queued    bool          // it is in the queue of its keeper
-	retention retention
+	sharing   sharing
 }
 
 type phase uint8
@@ -56,8 +56,9 @@ const (
 
 type keeper struct {
 	state      keeperState
-	subscribed bool  // as the server sees it
-	epoch      uint8 // of the subscription; odd while there is one
+	subscribed bool          // as it sees it itself, and the server unless the world says otherwise
+	since      claim.Instant // when it subscribed
+	doubts     bool          // it does not count on its subscription
 	waiters    waiters
 }
 
@@ -75,6 +76,7 @@ type world struct {
 	breaks   int8
 	entries  int8
 	calm     bool // there are no more faults, and no bounds; see isServed
+	passed   int8 // a request that was passed over though it does not count on its subscription, counted from 1
 	keepers  [maxKeepers]keeper
 	requests [maxRequests]request
 	late     [4]int32 // calls that nobody waits for any more and that have not run, sorted; 0: none
@@ -88,6 +90,8 @@ type config struct {
 	flags    [maxRequests]string        // of the tokens
 	permits  [maxRequests]int64         // of a semaphore of semaphoreLimit
 	tries    [maxRequests]bool          // requests that do not wait
+	lingers  [maxRequests]bool          // requests of a lock with Linger
+	unseen   [maxKeepers]bool           // keepers whose subscriptions are acknowledged, but kept elsewhere: the server does not count them, and no message comes
 	origin   [maxRequests]int           // which lease a request replaces, counted from 1; 0: none
 	extendTo int16                      // ms
 	exclude  func(a, b string) bool     // whether requests with these flags exclude each other; nil: all do
@@ -103,14 +107,14 @@ type config struct {
 	closes   int8 // processes that close their keeper
 	extends  int8
 	breaks   int8 // leases and requests that somebody else ends
-	entries  int8 // readers that a process admits by a lease that it retains, besides the first
+	entries  int8 // callers that enter by a lease that their process shares, besides the first
 }
 
 func (c *config) tokens() (list [maxRequests]string) {
 	for r := range list {
 		t := protocol.Token{Keeper: keeperID(c.keeperOf[r]), Serial: strconv.Itoa(r + 1), TTL: ttl, ClaimTTL: claimTTL, Flags: c.flags[r]}
 		switch c.flags[r] {
-		case protocol.FlagHeld, pooled:
+		case protocol.FlagHeld:
 			t.Number = c.permits[r]
 		case protocol.FlagWrite:
 			t.Number = 5
@@ -122,7 +126,10 @@ func (c *config) tokens() (list [maxRequests]string) {
 	return list
 }
 
-func keeperID(k int) string { return string(rune('a' + k)) }
+// keepers returns how many keepers have requests.
+func (c *config) keepers() int { return slices.Max(c.keeperOf[:c.requests]) + 1 }
+
+func keeperID(k int) string { return string(rune('a'+k)) + way }
 
 func (c *config) initial() world {
 	w := world{
@@ -130,7 +137,7 @@ func (c *config) initial() world {
 		breaks: c.breaks, entries: c.entries,
 	}
 	for k := range w.keepers {
-		w.keepers[k].subscribed, w.keepers[k].epoch = true, 1
+		w.keepers[k].subscribed, w.keepers[k].since = true, instant(0)
 	}
 	return w
 }
@@ -166,10 +173,10 @@ func (q *request) deadline() claim.Instant {
 }
 
 // believes reports whether a process relies on the lease of a request. A frozen one does when it wakes.
-func (w *world) believes(r int) bool {
+func (m *model) believes(w *world, r int) bool {
 	q := &w.requests[r]
-	if x := &q.retention; x.is {
-		return x.users > 0 && q.deadline() > 0 && (w.instant() < q.deadline() || x.late)
+	if x := &q.sharing; m.lingers[r] && (x.users == 0 || x.late) {
+		return x.users > 0 && q.deadline() > 0
 	}
 	return w.instant() < q.deadline()
 }
@@ -181,12 +188,16 @@ func (p *keeper) alive() bool { return p.state <= closed }
 func (m *model) run(w *world, s *slot) {
 	listens := uint8(0)
 	for k := range w.keepers {
-		if w.keepers[k].subscribed {
+		if w.keepers[k].subscribed && !m.unseen[k] {
 			listens |= 1 << k
 		}
 	}
+	before := w.server
 	result := m.srv.run(w.server, s.call, w.tick, listens)
 	w.server, s.reply = result.server, result.reply
+	if r := m.srv.passedOver(before, w.server, s.call, start+w.now()); r >= 0 {
+		w.passed = int8(r + 1)
+	}
 	for _, id := range result.sent {
 		if w.messages[len(w.messages)-1] != 0 {
 			panic("more messages than a world has room for")
@@ -243,7 +254,7 @@ func (m *model) stop(w *world, k int, crash bool) {
 		if until := q.deadline(); crash || until == 0 {
 			*q = request{phase: dead, broken: q.broken}
 		} else {
-			*q = request{phase: dead, believed: until, broken: q.broken, weak: q.weak, retention: q.retention}
+			*q = request{phase: dead, believed: until, broken: q.broken, weak: q.weak, sharing: q.sharing}
 		}
 	}
 	*p = keeper{state: crashed}
@@ -255,20 +266,25 @@ func (m *model) stop(w *world, k int, crash bool) {
 func (m *model) problem(w *world) string {
 	for a := range m.requests {
 		for b := range a {
-			if w.believes(a) && w.believes(b) && m.excludes(w, a, b) {
+			if m.believes(w, a) && m.believes(w, b) && m.excludes(w, a, b) {
 				return fmt.Sprintf("%s and %s both rely on a lease", requestName(b), requestName(a))
 			}
 		}
 	}
+	if w.passed > 0 {
+		return fmt.Sprintf("%s is passed over", requestName(int(w.passed-1)))
+	}
 	data := &m.srv.states[w.server]
 	for r := range m.requests {
-		if w.requests[r].retention.passing {
-			return fmt.Sprintf("somebody is admitted by the lease of %s after its recall, which the keeper must have known", requestName(r))
-		}
-		if n := m.inside(w, r); isAlone(m.flags[r]) && n > 1 {
-			return fmt.Sprintf("%d are inside by the lease of %s, which is for one", n, requestName(r))
-		}
 		q := &w.requests[r]
+		switch x := &q.sharing; {
+		case x.overdue:
+			return fmt.Sprintf("somebody enters by the lease of %s after Linger has passed", requestName(r))
+		case x.passing:
+			return fmt.Sprintf("somebody enters by the lease of %s past a caller of the process whom it keeps waiting", requestName(r))
+		case isAlone(m.flags[r]) && x.users > 1:
+			return fmt.Sprintf("%d are inside by the lease of %s, which is for one", x.users, requestName(r))
+		}
 		if q.phase == over && data.known&(1<<r) != 0 {
 			return fmt.Sprintf("%s is over, and its cleanup was answered, but the server has a lease or a place of it", requestName(r))
 		}

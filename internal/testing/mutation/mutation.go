@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper/lua"
@@ -50,18 +51,30 @@ func (m Mutant) Build(t *testing.T, root string) (binary string) {
 func (m Mutant) BuildPackage(t *testing.T, root, dir string) (binary string) {
 	t.Helper()
 	path, text := m.Source(t, root)
+	return BuildWith(t, dir, map[string][]byte{path: text})
+}
+
+// BuildWith builds the tests of the package in a directory with other texts of these files, by their paths, and returns the binary.
+func BuildWith(t *testing.T, dir string, texts map[string][]byte) (binary string) {
+	t.Helper()
 	temp := t.TempDir()
-	mutated, overlay := filepath.Join(temp, "mutated"), filepath.Join(temp, "overlay")
+	overlay := filepath.Join(temp, "overlay")
 	binary = filepath.Join(temp, "binary")
-	list, err := json.Marshal(map[string]any{"Replace": map[string]string{path: mutated}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for file, text := range map[string][]byte{mutated: text, overlay: list} {
+	write := func(file string, text []byte) {
 		if err := os.WriteFile(file, text, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
+	replace := map[string]string{}
+	for path, text := range texts {
+		replace[path] = filepath.Join(temp, strconv.Itoa(len(replace)))
+		write(replace[path], text)
+	}
+	list, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(overlay, list)
 	build := exec.Command("go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-overlay", overlay, "-o", binary, ".")
 	build.Dir = dir
 	if out, err := build.CombinedOutput(); err != nil {

@@ -28,7 +28,7 @@ nothing is clamped. Durations are whole milliseconds; a fraction is dropped. [Ad
 pages of their own.
 
 Arguments of constructors have bounds, too. A name has 1 to 1024 bytes. A limit of permits is from 1 to 1,000,000,000.
-The window of a rate limit is from 10 ms to 365 days (from 200 ms with ` + "`Retain`" + `), a fraction of a millisecond is
+The window of a rate limit is from 10 ms to 365 days (from 200 ms with ` + "`Ahead`" + `), a fraction of a millisecond is
 rounded up, and a ` + "`Pause`" + ` lasts from 1 ms to 24 h. The period of ` + "`once`" + ` is from its TTL to 365 days.
 `
 

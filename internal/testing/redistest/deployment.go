@@ -73,6 +73,13 @@ func (s *Sentinel) Client() *redis.Client {
 	return c
 }
 
+// ClusterClient returns a client of the other kind, which also reads from replicas.
+func (s *Sentinel) ClusterClient() *redis.ClusterClient {
+	c := redis.NewFailoverClusterClient(&redis.FailoverOptions{MasterName: "main", SentinelAddrs: s.Addrs})
+	s.t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
 // Cluster is a Redis Cluster.
 type Cluster struct {
 	Primaries []*Server

@@ -1,0 +1,51 @@
+package client
+
+import "sync"
+
+// Many is how many keepers are open on one client when that is reported: more than a process has on purpose, and far fewer than a server has
+// connections for, of which each takes one or two.
+const Many = 36
+
+// keepers counts the open keepers of each client, by its options, which the wrappers of a client share.
+var keepers = struct {
+	sync.Mutex
+	of map[any]*openKeepers
+}{of: map[any]*openKeepers{}}
+
+type openKeepers struct {
+	n        int
+	reported bool
+}
+
+// Opened counts one more open keeper of the client, and reports, once, that there are many.
+func (c *Client) Opened() (many bool) {
+	keepers.Lock()
+	defer keepers.Unlock()
+	open := keepers.of[c.identity()]
+	if open == nil {
+		open = &openKeepers{}
+		keepers.of[c.identity()] = open
+	}
+	open.n++
+	many = open.n >= Many && !open.reported
+	open.reported = open.reported || many
+	return many
+}
+
+// Closed counts one less.
+func (c *Client) Closed() {
+	keepers.Lock()
+	defer keepers.Unlock()
+	open := keepers.of[c.identity()]
+	if open.n--; open.n == 0 {
+		delete(keepers.of, c.identity())
+	}
+}
+
+// identity is the same for a client and its wrappers.
+func (c *Client) identity() any {
+	if c.cluster != nil {
+		return c.cluster.Options()
+	}
+	return c.single.Options()
+}

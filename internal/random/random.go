@@ -1,0 +1,38 @@
+// Package random draws numbers that differ in every process. Each comes from the kernel when it is used, and none is kept: processes that
+// were restored from one snapshot would have the same. So would the generators of math/rand, whose state is in the process.
+package random
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+)
+
+// Uint64 returns a random number that nobody can guess.
+func Uint64() uint64 {
+	var b [8]byte
+	rand.Read(b[:]) // never fails
+	return binary.NativeEndian.Uint64(b[:])
+}
+
+// Float64 returns a random number from 0 to less than 1.
+func Float64() float64 { return float64(Uint64()>>11) / (1 << 53) }
+
+// Backoff is growing pauses, each varied at random by up to half.
+type Backoff struct{ mean *backoff.ExponentialBackOff }
+
+// NewBackoff returns pauses of which the mean grows from least to most.
+func NewBackoff(least, most time.Duration) *Backoff {
+	return &Backoff{backoff.NewExponentialBackOff(backoff.WithInitialInterval(least), backoff.WithMaxInterval(most),
+		backoff.WithRandomizationFactor(0), backoff.WithMaxElapsedTime(0))}
+}
+
+// Next returns the next pause.
+func (b *Backoff) Next() time.Duration {
+	return time.Duration(float64(b.mean.NextBackOff()) * (0.5 + Float64()))
+}
+
+// Reset makes the pauses begin anew.
+func (b *Backoff) Reset() { b.mean.Reset() }

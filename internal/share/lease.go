@@ -1,0 +1,140 @@
+package share
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/lease"
+	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
+	"github.com/lockkeeper/lockkeeper/internal/server"
+)
+
+// Lease is what a caller has of a shared lease: its token, fence and deadline, and its loss. It ends when the caller releases it, or with the
+// shared lease. It is safe for concurrent use.
+type Lease struct {
+	shared      *shared
+	observation *lease.Observation // the call, for the observer
+	state       atomic.Uint32
+	lifecycle   atomic.Pointer[lifecycle.Lifecycle] // nil until somebody wants to know when the lease ends; most callers do not
+}
+
+// The states of a Lease.
+const (
+	held     uint32 = iota
+	released        // by the caller
+	over            // by the caller, after the shared lease had ended
+)
+
+// newLease returns the lease of a caller who is inside.
+func (s *shared) newLease(o *lease.Observation) *Lease { return &Lease{shared: s, observation: o} }
+
+// Name returns what is locked.
+func (h *Lease) Name() string { return h.shared.lock.Name() }
+
+// Token returns the identity of the shared lease.
+func (h *Lease) Token() string { return h.shared.lease.Token() }
+
+// Fence returns the fencing token of the shared lease.
+func (h *Lease) Fence() uint64 { return h.shared.lease.Fence() }
+
+// Deadline returns until when the shared lease is valid if it is not renewed.
+func (h *Lease) Deadline() time.Time { return h.shared.lease.Deadline() }
+
+// CheckDeadline implements lifecycle.DeadlineChecker.
+func (h *Lease) CheckDeadline() {
+	if err := h.Err(); err != nil {
+		h.Life().End(err)()
+	}
+}
+
+// Err returns nil while the lease is held, and then an error that matches ErrReleased or ErrLost.
+func (h *Lease) Err() error {
+	if h.state.Load() == released {
+		return h.shared.lock.ReleasedError()
+	}
+	return h.shared.lease.Err()
+}
+
+// IsFirst reports whether the server has granted the lease to this caller.
+func (h *Lease) IsFirst() bool { return h.shared.first == h }
+
+// CheckLeak reports the lease if its caller has not released it.
+func (h *Lease) CheckLeak() {
+	if l := h.shared.lease; h.state.Load() == held && l.Snapshot().Active() {
+		h.shared.lock.ReportLeak(h.observation, h.Token(), h.Fence(), time.Since(l.Since()))
+	}
+}
+
+// Life returns the Lifecycle, which ends with the shared lease.
+func (h *Lease) Life() *lifecycle.Lifecycle {
+	if lc := h.lifecycle.Load(); lc != nil {
+		return lc
+	}
+	lc := &lifecycle.Lifecycle{}
+	lc.Begin(h)
+	if !h.lifecycle.CompareAndSwap(nil, lc) {
+		return h.lifecycle.Load()
+	}
+	stop := h.shared.lease.OnEnd(func(err error) { lc.End(err)() })
+	lc.OnEnd(func(error) { stop() })
+	return lc
+}
+
+// Done returns a channel that is closed when the lease ends.
+func (h *Lease) Done() <-chan struct{} { return h.Life().Done() }
+
+// Context returns a child of parent that is also canceled when the lease ends.
+func (h *Lease) Context(parent context.Context) context.Context { return h.Life().Context(parent) }
+
+// OnEnd calls f when the lease ends.
+func (h *Lease) OnEnd(f func(error)) (stop func()) { return h.Life().OnEnd(f) }
+
+// Extend returns ErrInvalid, because others may be inside now or later, who rely on the shared lease.
+func (h *Lease) Extend(context.Context, time.Duration) error {
+	return h.shared.lock.Invalid("a lease of a lock with Linger cannot be extended, because other callers of the process may share it; it is renewed until it is released")
+}
+
+// Release ends the lease. It sends nothing while Linger has not passed, or others are inside; then it is Release of the shared lease. See
+// Lease.Release in package lockkeeper.
+func (h *Lease) Release(ctx context.Context) error {
+	s := h.shared
+	inTime := s.InTime()
+	var lost error
+	if !inTime || !s.IsOpen() {
+		lost = s.lease.Err()
+	}
+	if !h.end(lost) {
+		return nil
+	}
+	if s.leave(inTime) {
+		if err := s.release(ctx); lost == nil {
+			return err
+		}
+	}
+	if errors.Is(lost, server.ErrReleased) { // by Close
+		return nil
+	}
+	return lost
+}
+
+// end ends the lease for its caller, once, and reports that. lost is the error with which the shared lease has ended, or nil.
+func (h *Lease) end(lost error) bool {
+	state := released
+	if lost != nil {
+		state = over
+	}
+	if !h.state.CompareAndSwap(held, state) {
+		return false
+	}
+	if lc := h.lifecycle.Load(); lc != nil {
+		lc.End(h.Err())()
+	}
+	if h.observation != nil && (lost == nil || errors.Is(lost, server.ErrReleased)) {
+		ev := h.shared.lock.Event(lease.Released, h.observation)
+		ev.Token, ev.Fence, ev.Local = h.shared.lease.Granted(), h.Fence(), true
+		h.observation.OfLease(ev)
+	}
+	return true
+}

@@ -1,0 +1,273 @@
+package share
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/keeper"
+	"github.com/lockkeeper/lockkeeper/internal/lease"
+	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
+	"github.com/lockkeeper/lockkeeper/internal/server"
+)
+
+// longest is the longest Linger.
+const longest = 10 * time.Second
+
+// partOfTTL is which part of TTL Linger is at most: the time until a lease is renewed for the first time.
+const partOfTTL = 3
+
+// Lock grants the callers of a process leases that they share for Linger. It is safe for concurrent use.
+type Lock struct {
+	names  *Names
+	lock   *keeper.Lock
+	linger time.Duration
+	flags  string               // of a request; of a read-write lock: those of a read
+	last   atomic.Pointer[name] // that was used last
+}
+
+// New returns the lock with Linger, of the requests with these flags. The error is ErrInvalid.
+func New(l *keeper.Lock, names *Names, linger time.Duration, flags string) (*Lock, error) {
+	spec := l.Spec()
+	switch most := min(spec.TTL/partOfTTL, longest); {
+	case linger < 0 || linger > most:
+		return nil, l.Invalid("Linger %v is not between 0 and %v: a third of TTL %v, and %v at most", linger, most, spec.TTL, longest)
+	case spec.NoRenewal:
+		return nil, l.Invalid("Linger %v is set together with NoRenewal; set only one of them", linger)
+	}
+	return &Lock{names: names, lock: l, linger: linger, flags: flags}, nil
+}
+
+// use returns the name of the lock. The caller calls unuse.
+func (l *Lock) use() *name {
+	n := l.names.use(l.lock.Key())
+	l.last.Store(n)
+	return n
+}
+
+// Acquire returns a lease: part of one that the process shares, at once or when another caller of a lock with one holder leaves it; else one
+// that the server grants, which the process shares from now on. It waits, and fails, as Lock.Acquire of package keeper does; if wait is false,
+// as Lock.Try. permits are those of a semaphore, else 0.
+func (l *Lock) Acquire(ctx context.Context, permits int, wait bool) (*Lease, error) {
+	if n := l.last.Load(); n != nil && ctx.Err() == nil && n.waiting.Load() == 0 {
+		if s := n.enter(permits); s != nil {
+			o := l.lock.NewObservation(ctx, l.flags)
+			o.Starts()
+			o.Ends(s.lease.Granted(), s.lease.Fence(), true, nil)
+			return s.newLease(o), nil
+		}
+	}
+	n := l.use()
+	defer n.unuse()
+	if wait {
+		defer l.lock.WatchWait(nil)()
+	}
+	o := l.lock.NewObservation(ctx, l.flags)
+	o.Starts()
+	s, local, err := l.acquire(ctx, n, permits, wait, o)
+	if err = l.lock.AlsoEnded(ctx, err); err != nil {
+		o.Ends("", 0, false, err)
+		return nil, err
+	}
+	o.Ends(s.lease.Granted(), s.lease.Fence(), local, nil)
+	if !local {
+		return s.first, nil
+	}
+	return s.newLease(o), nil
+}
+
+// Do calls fn while holding a lease, for which it waits as Acquire does.
+func (l *Lock) Do(ctx context.Context, permits int, fn func(ctx context.Context, fence uint64) error) error {
+	if fn == nil {
+		return l.lock.Invalid("fn is nil")
+	}
+	h, err := l.Acquire(ctx, permits, true)
+	if err != nil {
+		return err
+	}
+	return lifecycle.Do(ctx, h, fn)
+}
+
+// AdoptError returns the error of Adopt. A token does not say whether callers of its process share the lease.
+func (l *Lock) AdoptError() error {
+	return l.lock.Invalid("a lock with Linger adopts no leases, because callers of another process may share the lease; make a lock without Linger for that")
+}
+
+// acquire makes the caller one of those inside a lease. local says that the process had the lease.
+func (l *Lock) acquire(ctx context.Context, n *name, permits int, wait bool, o *lease.Observation) (s *shared, local bool, err error) {
+	if err := server.ContextError(ctx); err != nil {
+		return nil, false, l.lock.Fail(err)
+	}
+	if l.lock.Keeper().Closing().Err() != nil {
+		return nil, false, l.lock.Fail(server.ErrClosed)
+	}
+	t := keeper.Terms{Flags: l.flags, Number: permits, Observation: o, Since: time.Now()}
+	if l.lock.Spec().LocalQueue {
+		if wait {
+			n.waiting.Add(1)
+			defer n.waiting.Add(-1)
+			if t.Health, err = l.lock.WaitLocally(ctx, l.lock.Keeper().MaxAge(), t.Since); err != nil {
+				return nil, false, l.lock.Fail(n.whileHeld(ctx, err))
+			}
+			defer l.lock.LeaveLocally()
+		}
+		s, err = l.enterInTurn(ctx, n, t.Health)
+	} else {
+		s = n.enter(permits)
+	}
+	switch {
+	case err != nil:
+		return nil, false, l.lock.Fail(err)
+	case s != nil:
+		return s, true, nil
+	}
+	s, err = l.ask(ctx, n, t, wait)
+	if !wait && errors.Is(err, server.ErrNotAcquired) && n.releaseIdle(ctx, l.lock.Keeper()) { // perhaps it was refused because of those
+		s, err = l.ask(ctx, n, t, wait)
+	}
+	return s, false, err
+}
+
+// enterInTurn makes the caller the one inside, of a lock with one holder, after the one who is inside has left. It returns nil if no lease is
+// shared, or none any more. Without health the caller does not wait for another.
+func (l *Lock) enterInTurn(ctx context.Context, n *name, health *server.Health) (*shared, error) {
+	for {
+		changed := n.await()
+		if ctx.Err() != nil { // as it was the caller's turn
+			return nil, server.Chain(server.ErrNotAcquired, server.ContextError(ctx))
+		}
+		if health != nil || n.waiting.Load() == 0 {
+			if s := n.enter(0); s != nil {
+				return s, nil
+			}
+		}
+		s := n.open.Load()
+		switch {
+		case s == nil || health == nil && s.lease.Err() != nil:
+			return nil, nil
+		case health == nil:
+			return nil, server.ErrNotAcquired
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, n.whileHeld(ctx, health.WaitError(ctx))
+		case <-l.lock.Keeper().Closing().Done():
+			return nil, server.ErrClosed
+		}
+	}
+}
+
+// ask asks the server for a lease.
+func (l *Lock) ask(ctx context.Context, n *name, t keeper.Terms, wait bool) (*shared, error) {
+	s := &shared{of: n, lock: l.lock, permits: t.Number, released: make(chan struct{})}
+	s.first = s.newLease(t.Observation)
+	t.Observer = s
+	x := &exclusion{of: n}
+	defer x.end()
+	if s.permits > 0 && wait {
+		t.Queued = x.begin
+	}
+	h, err := l.lock.Request(ctx, t, wait)
+	x.end() // before the lease is granted here, which others may share unless another caller is queued
+	if err != nil {
+		return nil, err
+	}
+	l.names.use(n.key)
+	s.grant(h, l.linger)
+	return s, nil
+}
+
+// Exclude ends the sharing of reads, because a caller of the process is about to ask for the lock for writing, until resume is called. If
+// answered is set, it waits until the server has answered the release of a lease that nobody reads by, or until ctx ends, or Close.
+func (l *Lock) Exclude(ctx context.Context, answered bool) (resume func()) {
+	n := l.use()
+	x := &exclusion{of: n}
+	x.begin()
+	if answered {
+		n.awaitReleases(ctx, l.lock.Keeper())
+	}
+	return func() {
+		x.end()
+		n.unuse()
+	}
+}
+
+// Convert is that of keeper.Lock for a lease that may be shared. It ends the sharing and waits until the caller is the only one inside. If
+// another caller inside waits for the same, it returns ErrConflict at once.
+func Convert(ctx context.Context, l *keeper.Lock, from *Lease, t keeper.Terms) (*lease.Lease, error) {
+	s, n := from.shared, from.shared.of
+	if !s.lock.Same(l.AtServer()) {
+		return nil, l.Invalid("the lease is of %s %q, of another keeper or another lock; pass a lease of this lock", l.Kind(), from.Name())
+	}
+	t.Observation = l.NewObservation(ctx, t.Flags)
+	t.Observation.Starts()
+	if err := from.beginUpgrade(); err != nil {
+		t.Observation.Ends("", 0, false, err)
+		return nil, l.Fail(err)
+	}
+	defer from.endUpgrade()
+	x := &exclusion{of: n}
+	x.begin()
+	defer x.end()
+	stop := l.WatchWait(nil)
+	err := from.awaitAlone(ctx, l)
+	stop()
+	if err != nil {
+		t.Observation.Ends("", 0, false, err)
+		return nil, err
+	}
+	h, err := l.Convert(ctx, s.lease, t)
+	if err == nil && from.end(nil) {
+		s.Leave()
+		s.over()
+		s.CleanedUp()
+	}
+	return h, err
+}
+
+// beginUpgrade makes the lease the only one of those inside that is to be converted.
+func (h *Lease) beginUpgrade() error {
+	n := h.shared.of
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch h.shared.upgrading {
+	case nil:
+		h.shared.upgrading = h
+		return nil
+	case h:
+		return server.Invalid("the lease is being converted by another call; wait until that call has returned")
+	}
+	return server.ErrConflict
+}
+
+func (h *Lease) endUpgrade() {
+	h.shared.of.mu.Lock()
+	defer h.shared.of.mu.Unlock()
+	h.shared.upgrading = nil
+}
+
+// awaitAlone waits until nobody else is inside.
+func (h *Lease) awaitAlone(ctx context.Context, l *keeper.Lock) error {
+	n := h.shared.of
+	n.waiting.Add(1)
+	defer n.waiting.Add(-1)
+	for {
+		changed := n.await()
+		switch err := h.Err(); {
+		case err != nil:
+			return l.Fail(err)
+		case h.shared.OneLeft():
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-h.Done():
+		case <-ctx.Done():
+			return l.Fail(server.ErrNotAcquired, server.ContextError(ctx))
+		case <-l.Keeper().Closing().Done():
+			return l.Fail(server.ErrClosed)
+		}
+	}
+}

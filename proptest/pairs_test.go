@@ -1,0 +1,142 @@
+package proptest
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
+)
+
+// This file is about what a program may do with a lease or a limit besides holding it. Each pair of that has to occur, with replies
+// that are lost: pairsOf has those that many schedules of a primitive reach.
+const (
+	extends   = "Extend"
+	converts  = "conversion"
+	adopts    = "Adopt"
+	lifetimes = "MaxLifetime"
+	acks      = "ReplicaAck"
+	sets      = "SetLimit"
+	halts     = "Pause"
+	breaking  = "Break"
+	closes    = "Close"
+	notes     = "note"
+)
+
+// features is all of them. Those of a limit, or of all keepers, are of the world, the others of a lease.
+var features = []string{extends, converts, adopts, lifetimes, acks, sets, halts, breaking, closes, notes}
+
+// withoutPermits is the features that locks of one holder do not have.
+var withoutPermits = []string{converts, sets, halts}
+
+// pairsOf returns the pairs of features of a primitive that has all but these.
+func pairsOf(without ...string) (pairs []string) {
+	var all []string
+	for _, f := range features {
+		if !slices.Contains(without, f) {
+			all = append(all, f)
+		}
+	}
+	for i, a := range all {
+		for _, b := range all[:i] {
+			pairs = append(pairs, pair(a, b))
+		}
+	}
+	return pairs
+}
+
+func pair(a, b string) string { return "both " + min(a, b) + " and " + max(a, b) }
+
+// usesLocked notes that a feature is used for a request, its lease or the one that it continues.
+func (w *world) usesLocked(q *request, feature string) {
+	seen := slices.Clone(w.used)
+	for of := q; of != nil; {
+		seen = append(seen, of.used...)
+		if of.origin != nil {
+			of = of.origin
+		} else {
+			of = of.adopts
+		}
+	}
+	w.countPairsLocked(seen, feature)
+	q.used = append(q.used, feature)
+}
+
+// usesInAll notes that a feature is used for all leases and waiters there are, and those to come.
+func (w *world) usesInAll(feature string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.countPairsLocked(w.used, feature)
+	for _, q := range w.requests {
+		if !q.returned || q.believesHeld() {
+			w.usesLocked(q, feature)
+		}
+	}
+	w.used = append(w.used, feature)
+}
+
+func (w *world) countPairsLocked(with []string, feature string) {
+	with = slices.Sorted(slices.Values(with))
+	for _, f := range slices.Compact(with) {
+		if f != feature {
+			w.tally[pair(f, feature)]++
+		}
+	}
+}
+
+// lifetime returns the MaxLifetime of the request's lease; 0: it has none.
+func (q *request) lifetime() time.Duration { return time.Duration(q.lifetimes) * q.ttl() }
+
+// bounded reports whether it or a lease that it replaces has a MaxLifetime.
+func (q *request) bounded() bool {
+	return q.lifetimes > 0 || q.origin != nil && q.origin.first().bounded()
+}
+
+// unacknowledged reports whether a call may have failed with this error because a replica had to acknowledge its grant: its process, the
+// server or the network was not well, so that the answer was late or lost. The caller holds the mutex.
+func (q *request) unacknowledged(err error) bool {
+	var not *lockkeeper.NotAcknowledgedError
+	return q.w.replicas && (q.w.lag > 0 || !q.p.neverDegraded()) && (errors.As(err, &not) || errors.Is(err, lockkeeper.ErrLost))
+}
+
+// What is promised of these besides.
+const (
+	// A lease is not held for longer than its MaxLifetime, and is not lost because of it in the first half of that.
+	lifetimeEnds = "a lease ends with its MaxLifetime"
+	// A lease has the note of the call that acquired it; one that replaces another has that of the other.
+	noteStays = "a lease keeps its note"
+)
+
+// checkLifetimeLocked checks that the lease of a request that is believed to be held has not lasted for too long.
+func (w *world) checkLifetimeLocked(q *request) {
+	if q.lifetimes > 0 && q.believesHeld() && q.p.state != frozen && time.Since(q.heldSince) > q.lifetime() {
+		w.breaksLocked(lifetimeEnds, "%v still holds it %v after it was granted, and it was to last for %v", q, time.Since(q.heldSince), q.lifetime())
+	}
+}
+
+// livedLocked reports whether a lease was lost because its MaxLifetime is over.
+func (w *world) livedLocked(q *request) bool {
+	if !strings.Contains(q.lease.Err().Error(), "maximum lifetime") {
+		return false
+	}
+	w.tally["a lease is lost by its MaxLifetime"]++
+	if q.lifetimes == 0 || !w.quick() && time.Since(q.heldSince) < q.lifetime()/2 && q.p.neverDegraded() {
+		w.breaksLocked(lifetimeEnds, "%v has lost it after %v, and it was to last for %v", q, time.Since(q.heldSince), q.lifetime())
+	}
+	return true
+}
+
+// checkNoteLocked checks the note of a lease that was granted.
+func (w *world) checkNoteLocked(q *request) {
+	want := ""
+	for of := q.first(); want == ""; of = of.origin.first() {
+		if want = of.note; of.origin == nil {
+			break
+		}
+	}
+	if t, _ := protocol.ParseToken(q.lease.Token()); t.Note != want {
+		w.breaksLocked(noteStays, "%v has %q, want %q", q, t.Note, want)
+	}
+}
