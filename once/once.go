@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
@@ -29,6 +30,8 @@ const Kind lockkeeper.Kind = "once"
 
 // Once is a job that may succeed at most once per period. It is immutable and safe for concurrent use.
 type Once struct {
+	_ [0]sync.Mutex // so that go vet reports copies
+
 	lock   *keeper.Lock
 	period time.Duration
 }
@@ -64,8 +67,8 @@ type Result struct {
 	Outcome Outcome
 
 	// Next is when the job may be run again, by this process's clock. For Done, and for Ran after a success, it is the end of
-	// the period. For Running it is when the lease expires if it is not renewed, which it is while the job runs. It is zero if
-	// the job may be run at once, or if the time is not known.
+	// the period. For Running it is when the lease expires if it is not renewed, which it is while the job runs. If somebody has
+	// taken the key's expiry away, these are counted from now. It is zero for other outcomes.
 	Next time.Time
 }
 
@@ -95,16 +98,16 @@ func New(k *lockkeeper.Keeper, name string, period time.Duration, opts *Options)
 		o.TTL = lockkeeper.DefaultTTL
 	}
 	if err := server.CheckTTL("period", period); err != nil {
-		return nil, err
+		return nil, server.OfLock(string(Kind), name, err)
 	}
 	lock, err := access.KeeperOf(k).Lock(keeper.Spec{Scripts: lua.Once, Name: name, TTL: o.TTL})
 	if err != nil {
 		return nil, err
 	}
 	if period < o.TTL {
-		return nil, server.Invalid("period %v is shorter than TTL %v; choose a shorter TTL", period, o.TTL)
+		return nil, server.InvalidFor(Kind, name, "period %v is shorter than TTL %v; choose a shorter TTL", period, o.TTL)
 	}
-	return &Once{lock, period}, nil
+	return &Once{lock: lock, period: period}, nil
 }
 
 // Do runs fn unless the job has already succeeded in this period or is running, in any process. It does not wait for another
@@ -124,14 +127,20 @@ func New(k *lockkeeper.Keeper, name string, period time.Duration, opts *Options)
 //     meanwhile. If it matches another error besides that of fn, the release was not answered, and the job may be run again
 //     when the lease expires.
 func (o *Once) Do(ctx context.Context, fn func(ctx context.Context, fence uint64) error) (Result, error) {
+	if fn == nil {
+		return Result{}, o.lock.Invalid("fn is nil")
+	}
 	h, err := o.lock.Try(ctx, keeper.Terms{})
 	if errors.Is(err, lockkeeper.ErrNotAcquired) && ctx.Err() == nil {
-		r, unknown := o.Status(ctx)
+		r, found, unknown := o.read(ctx)
 		switch {
 		case unknown != nil:
 			return r, fmt.Errorf("%w, and whether it is running or done is not known: %w", err, unknown)
 		case r.Outcome == None:
-			r.Outcome = Running // it was running when this call was refused
+			r = Result{Running, time.Now()} // it was running when this call was refused
+		case r.Outcome == Done && found.ExpiresIn < 0:
+			_ = o.lock.Keep(ctx, found.Token, o.period) // if that fails, the next call does it
+			o.observeSuccess(ctx, time.Time{})
 		case r.Outcome == Done:
 			o.observeSuccess(ctx, r.Next)
 		}
@@ -179,20 +188,22 @@ func (o *Once) Status(ctx context.Context) (Result, error) {
 	return r, err
 }
 
-// read returns the status of the job, and the token or record at the server.
-func (o *Once) read(ctx context.Context) (r Result, token string, err error) {
+// read returns the status of the job, and the lease or record at the server. A key without an expiry is given one by the next Do.
+func (o *Once) read(ctx context.Context) (r Result, found views.Holder, err error) {
 	list, err := views.Holders(ctx, o.lock.AtServer())
 	if err != nil || len(list) == 0 {
-		return Result{}, "", err
+		return Result{}, found, err
 	}
-	r = Result{Outcome: Running}
-	if left := list[0].ExpiresIn; left >= 0 { // else the key has no expiry, which is not ours
-		r.Next = time.Now().Add(left)
+	found = list[0]
+	r, lasts := Result{Outcome: Running}, server.Duration(o.lock.TTL)
+	if protocol.IsRecord(found.Token) {
+		r.Outcome, lasts = Done, o.period
 	}
-	if protocol.IsRecord(list[0].Token) {
-		r.Outcome = Done
+	if found.ExpiresIn >= 0 {
+		lasts = found.ExpiresIn
 	}
-	return r, list[0].Token, nil
+	r.Next = time.Now().Add(lasts)
+	return r, found, nil
 }
 
 // Reset deletes the record of a success, so that the job may be run again before the period ends. It does nothing if there
@@ -200,14 +211,14 @@ func (o *Once) read(ctx context.Context) (r Result, token string, err error) {
 // Reset does not affect it and the error matches lockkeeper.ErrNotAcquired. Other errors are the context's, those of Redis,
 // or match lockkeeper.ErrClosed.
 func (o *Once) Reset(ctx context.Context) error {
-	r, token, err := o.read(ctx)
+	r, found, err := o.read(ctx)
 	switch {
 	case err != nil:
 		return err
 	case r.Outcome == Running:
 		return o.lock.Fail(lockkeeper.ErrNotAcquired, errors.New("the job is running; wait until it has ended"))
 	case r.Outcome == Done:
-		return o.lock.Forget(ctx, token)
+		return o.lock.Forget(ctx, found.Token)
 	}
 	return nil
 }

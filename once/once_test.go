@@ -3,6 +3,7 @@ package once_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -178,38 +179,162 @@ func TestCallDuringRunReportsRunning(t *testing.T) {
 	})
 }
 
-// TestKeyWithoutExpiry checks that a time that is not known is not one in the past.
+// TestKeyWithoutExpiry: somebody has taken the key's expiry away. Next is never zero, so nobody who sleeps until then spins; and Do gives a
+// record a period, so that the job is not refused for ever.
 func TestKeyWithoutExpiry(t *testing.T) {
 	embedded.Run(t, func(s *embedded.Server) {
-		o := newProcess(s, lockkeeper.Hooks{Succeeded: func(e lockkeeper.Event) {
+		const ttl = 10 * time.Second
+		p := newProcess(s, lockkeeper.Hooks{Succeeded: func(e lockkeeper.Event) {
 			check.That(t, e.Duration == 0, "a run since %v", e.Duration)
-		}}).job(time.Hour, nil)
-		for value, want := range map[string]once.Outcome{"done:x": once.Done, "x": once.Running} {
-			must.OK(t, s.Mini.Set(key, value))
-			for name, call := range map[string]func() (once.Result, error){
-				"Do":     func() (once.Result, error) { return o.Do(ctx, nil) },
-				"Status": func() (once.Result, error) { return o.Status(ctx) },
-			} {
-				r, err := call()
-				check.That(t, err == nil && r.Outcome == want && r.Next.IsZero(), "%s of %q: %v, %v", name, value, r, err)
-			}
+		}})
+		o := p.job(time.Hour, &once.Options{TTL: ttl})
+		for _, x := range []struct {
+			value   string
+			want    once.Outcome
+			in      time.Duration
+			expires bool
+		}{
+			{"done:x", once.Done, time.Hour, true},
+			{"x", once.Running, ttl, false},                        // another library's
+			{"k:1:5000.5000", once.Running, 5 * time.Second, true}, // a lease whose ttl is another one
+		} {
+			must.OK(t, s.Mini.Set(key, x.value))
+			r, err := o.Status(ctx)
+			check.That(t, err == nil && r.Outcome == x.want && r.Next.After(time.Now()), "Status of %q: %v, %v", x.value, r, err)
+			r, err = o.Do(ctx, func(context.Context, uint64) error { return errors.New("it ran") })
+			check.That(t, err == nil && r.Outcome == x.want && time.Until(r.Next).Round(time.Second) == x.in, "Do of %q: %v, %v", x.value, r, err)
+			check.That(t, s.Mini.TTL(key) > 0 == x.expires, "%q: left for %v", x.value, s.Mini.TTL(key))
 		}
+		time.Sleep(5 * time.Second)
+		p.runJob(o, 0, nil, once.Ran)
 	})
 }
 
-// TestContextThatEndsWithRefusal checks the error of a call whose context ends when the server has refused it.
-func TestContextThatEndsWithRefusal(t *testing.T) {
-	embedded.Run(t, func(s *embedded.Server) {
-		ending, cancel := context.WithCancel(ctx)
-		refused := newProcess(s, lockkeeper.Hooks{AcquireDone: func(lockkeeper.Event) { cancel() }}).job(time.Hour, nil)
-		_, err := newProcess(s, lockkeeper.Hooks{}).job(time.Hour, nil).Do(ctx, func(context.Context, uint64) error {
-			r, err := refused.Do(ending, func(context.Context, uint64) error { return nil })
-			check.That(t, r.Outcome == once.None && errors.Is(err, context.Canceled) && errors.Is(err, lockkeeper.ErrNotAcquired),
-				"Do: %v, %v", r, err)
-			return nil
+// TestEndsTogether: what ends a run can coincide. The steps happen in this order, and then the job returns. A lost lease is not found to be
+// so before that, unless the job waits for its context.
+func TestEndsTogether(t *testing.T) {
+	for _, c := range []struct {
+		steps    string
+		returned error
+		errors   []error      // all that the error matches; none: it is nil
+		next     once.Outcome // of another process
+	}{
+		{"", nil, nil, once.Done},
+		{"", errFailed, []error{errFailed}, once.Ran},
+		{"lose", nil, []error{lockkeeper.ErrLost}, once.Ran},
+		{"lose", errFailed, []error{errFailed, lockkeeper.ErrLost}, once.Ran},
+		{"lose other", nil, []error{lockkeeper.ErrLost}, once.Done}, // its record is unchanged
+		{"lose other", errFailed, []error{errFailed, lockkeeper.ErrLost}, once.Done},
+		{"lose ended", nil, []error{lockkeeper.ErrLost}, once.Ran},
+		{"cancel", nil, nil, once.Done},
+		{"cancel", errFailed, []error{errFailed}, once.Ran},
+		{"cancel lose", nil, []error{lockkeeper.ErrLost}, once.Ran},
+		{"lose cancel", errFailed, []error{errFailed, lockkeeper.ErrLost}, once.Ran},
+		{"close", nil, []error{lockkeeper.ErrReleased}, once.Ran},
+		{"close", errFailed, []error{errFailed}, once.Ran},
+		{"cancel close", nil, []error{lockkeeper.ErrReleased}, once.Ran},
+		{"close lose other", nil, []error{lockkeeper.ErrReleased}, once.Done},
+		{"outage", nil, []error{lockkeeper.ErrUnavailable}, once.Running},
+		{"outage", errFailed, []error{errFailed, lockkeeper.ErrUnavailable}, once.Running},
+		{"cancel outage", nil, []error{context.Canceled}, once.Running},
+		{"outage ended", nil, []error{lockkeeper.ErrLost}, once.Running}, // until the lease has expired at the server as well
+	} {
+		t.Run(fmt.Sprint(c.steps, ", ", c.returned), func(t *testing.T) {
+			inBubble(t, 2, func(server *miniredis.Miniredis, p []*process) {
+				ctx, cancel := context.WithCancel(ctx)
+				other := p[1].job(time.Hour, nil)
+				step := map[string]func(context.Context){
+					"lose":   func(context.Context) { server.Del(key) },
+					"other":  func(context.Context) { p[1].runJob(other, 0, nil, once.Ran) },
+					"ended":  func(ctx context.Context) { <-ctx.Done() },
+					"cancel": func(context.Context) { cancel() },
+					"close":  func(context.Context) { must.Report(t, p[0].keeper.Close()) },
+					"outage": func(context.Context) { p[0].net.Down() },
+				}
+				r, err := p[0].job(time.Hour, nil).Do(ctx, func(ctx context.Context, _ uint64) error {
+					for _, name := range strings.Fields(c.steps) {
+						step[name](ctx)
+					}
+					return c.returned
+				})
+				check.That(t, r.Outcome == once.Ran && (err == nil) == (len(c.errors) == 0), "Do: %v, %v", r, err)
+				for _, want := range c.errors {
+					check.Is(t, err, want, "the error")
+				}
+				unrecorded := errors.As(err, new(*once.UnrecordedError))
+				check.That(t, unrecorded == (strings.HasSuffix(c.steps, "outage") && c.returned == nil), "the error: %#v", err)
+				p[1].runJob(other, 0, nil, c.next)
+				time.Sleep(time.Minute) // until what the outage has left has expired
+			})
 		})
-		must.Report(t, err)
-	})
+	}
+}
+
+// TestEndsWhileAsked: a call is refused, because another process runs the job. This happens before it has asked how far that is.
+func TestEndsWhileAsked(t *testing.T) {
+	for _, c := range []struct {
+		steps  string
+		want   once.Outcome
+		next   time.Duration // from now on; 0: the job may be run at once
+		errors []error
+	}{
+		{"", once.Running, 30 * time.Second, nil},
+		{"succeed", once.Done, time.Hour, nil},
+		{"fail", once.Running, 0, nil},
+		{"fail again", once.Running, 30 * time.Second, nil}, // another run
+		{"lose", once.Running, 0, nil},
+		{"lose again", once.Running, 30 * time.Second, nil},
+		{"succeed lose", once.Running, 0, nil}, // its record was deleted
+		{"cancel", once.None, 0, []error{lockkeeper.ErrNotAcquired, context.Canceled}},
+		{"succeed cancel", once.None, 0, []error{lockkeeper.ErrNotAcquired, context.Canceled}},
+		{"outage", once.None, 0, []error{lockkeeper.ErrNotAcquired, lockkeeper.ErrUnavailable}},
+		{"fail outage", once.None, 0, []error{lockkeeper.ErrNotAcquired, lockkeeper.ErrUnavailable}},
+		{"close", once.None, 0, []error{lockkeeper.ErrNotAcquired, lockkeeper.ErrClosed}},
+	} {
+		t.Run(c.steps, func(t *testing.T) {
+			embedded.Run(t, func(s *embedded.Server) {
+				ctx, cancel := context.WithCancel(ctx)
+				running := newProcess(s, lockkeeper.Hooks{})
+				start := func() (end func(error)) {
+					began, returns, ended := make(chan struct{}), make(chan error), make(chan struct{})
+					go func() {
+						defer close(ended)
+						_, _ = running.job(time.Hour, nil).Do(ctx, func(context.Context, uint64) error {
+							close(began)
+							return <-returns
+						})
+					}()
+					<-began
+					return func(err error) { returns <- err; <-ended }
+				}
+				end := start()
+				var asks *process
+				ends := func(err error) { end(err); end = func(error) {} }
+				step := map[string]func(){
+					"succeed": func() { ends(nil) },
+					"fail":    func() { ends(errFailed) },
+					"lose":    func() { s.Mini.Del(key) },
+					"again":   func() { end(errFailed); end = start() },
+					"cancel":  cancel,
+					"outage":  func() { asks.net.Down() },
+					"close":   func() { must.Report(t, asks.keeper.Close()) },
+				}
+				asks = newProcess(s, lockkeeper.Hooks{AcquireDone: func(lockkeeper.Event) {
+					for _, name := range strings.Fields(c.steps) {
+						step[name]()
+					}
+				}})
+				r, err := asks.job(time.Hour, nil).Do(ctx, func(context.Context, uint64) error { t.Error("it ran"); return nil })
+				in := time.Until(r.Next).Round(time.Second)
+				check.That(t, r.Outcome == c.want && (err == nil) == (len(c.errors) == 0), "Do: %v, %v", r, err)
+				check.That(t, c.want == once.None && r.Next.IsZero() || in == c.next, "the job may be run in %v", in)
+				for _, want := range c.errors {
+					check.Is(t, err, want, "the error")
+				}
+				end(nil)
+			})
+		})
+	}
 }
 
 func TestRunsElsewhereAfterCrash(t *testing.T) {
@@ -236,20 +361,6 @@ func TestRunsElsewhereAfterCrash(t *testing.T) {
 		p[1].runJob(b, 0, nil, once.Ran)
 		check.Is(t, <-ended, lockkeeper.ErrLost, "the error")
 		p[1].runJob(b, 0, nil, once.Done)
-	})
-}
-
-// A run that succeeds after its lease was lost is not recorded as a success.
-func TestSuccessAfterLossReturnsErrLost(t *testing.T) {
-	inBubble(t, 2, func(server *miniredis.Miniredis, p []*process) {
-		a, b := p[0].job(time.Hour, nil), p[1].job(time.Hour, nil)
-		r, err := a.Do(ctx, func(ctx context.Context, _ uint64) error {
-			server.Del(key)
-			p[1].runJob(b, time.Second, nil, once.Ran)
-			return nil // ignores ctx
-		})
-		check.That(t, r.Outcome == once.Ran && errors.Is(err, lockkeeper.ErrLost), "%v, %v", r, err)
-		p[0].runJob(a, 0, nil, once.Done) // the other's record is unchanged
 	})
 }
 
@@ -287,37 +398,6 @@ func TestUnrecordedSuccessReturnsError(t *testing.T) {
 	})
 }
 
-// The job's context may have ended when the job ends.
-func TestCancelledContextKeepsSuccess(t *testing.T) {
-	inBubble(t, 2, func(_ *miniredis.Miniredis, p []*process) {
-		ctx, cancel := context.WithCancel(ctx)
-		r, err := p[0].job(time.Hour, nil).Do(ctx, func(context.Context, uint64) error {
-			cancel()
-			return nil
-		})
-		check.That(t, r.Outcome == once.Ran && err == nil, "%v, %v", r, err)
-		p[1].runJob(p[1].job(time.Hour, nil), 0, nil, once.Done)
-
-		r, err = p[1].job(time.Hour, nil).Do(ctx, func(context.Context, uint64) error { t.Error("it was run"); return nil })
-		check.That(t, r.Outcome == once.None && errors.Is(err, context.Canceled), "with a context that has ended: %v, %v", r, err)
-	})
-}
-
-// TestClose checks that a record outlasts its keeper, and that a run that is in progress when its keeper is closed is not recorded.
-func TestClose(t *testing.T) {
-	inBubble(t, 3, func(_ *miniredis.Miniredis, p []*process) {
-		r, err := p[0].job(time.Hour, nil).Do(ctx, func(ctx context.Context, _ uint64) error {
-			must.Report(t, p[0].keeper.Close())
-			<-ctx.Done()
-			return nil
-		})
-		check.That(t, r.Outcome == once.Ran && errors.Is(err, lockkeeper.ErrReleased), "%v, %v", r, err)
-		p[1].runJob(p[1].job(time.Hour, nil), 0, nil, once.Ran)
-		must.Report(t, p[1].keeper.Close())
-		p[2].runJob(p[2].job(time.Hour, nil), 0, nil, once.Done)
-	})
-}
-
 func TestResetAllowsRerun(t *testing.T) {
 	inBubble(t, 2, func(_ *miniredis.Miniredis, p []*process) {
 		a, b := p[0].job(time.Hour, nil), p[1].job(time.Hour, nil)
@@ -351,7 +431,10 @@ func TestInvalidArgumentsRejected(t *testing.T) {
 			{"x", time.Hour, time.Millisecond, "TTL 1ms"},
 		} {
 			_, err := once.New(p[0].keeper, c.name, c.period, &once.Options{TTL: c.ttl})
-			check.That(t, errors.Is(err, lockkeeper.ErrInvalid) && strings.Contains(err.Error(), c.says), "%+v: %v", c, err)
+			check.That(t, errors.Is(err, lockkeeper.ErrInvalid) && strings.Contains(err.Error(), c.says) &&
+				strings.HasPrefix(err.Error(), fmt.Sprintf("lockkeeper: once %q: ", c.name)), "%+v: %v", c, err)
 		}
+		r, err := must.Get(once.New(p[0].keeper, "x", time.Hour, nil))(t).Do(t.Context(), nil)
+		check.That(t, r == once.Result{} && errors.Is(err, lockkeeper.ErrInvalid), "a nil function: %v, %v", r, err)
 	})
 }

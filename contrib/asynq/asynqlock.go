@@ -24,6 +24,11 @@
 // and is retried by asynq's rules; if it returns nil, the task has succeeded. The fence of the lease is
 // lockkeeper.LeaseFromContext(ctx).Fence().
 //
+// # The scheduler
+//
+// asynq's Scheduler enqueues every periodic task once for each host that runs it. Let package
+// [github.com/lockkeeper/lockkeeper/election] decide which host does; the second example shows how.
+//
 // # What is not promised
 //
 // Tasks of a key run in no particular order. A postponed task is looked at again within Config.DelayedTaskCheckInterval (5 s) after
@@ -67,10 +72,10 @@ func Middleware(l *joblimit.Limiter, key func(ctx context.Context, t *asynq.Task
 					return next.ProcessTask(ctx, t)
 				})
 				p := isPostponed(err)
-				if !last || ran || p == nil || !errors.Is(err, lockkeeper.ErrUnavailable) {
+				if !last || ran || p == nil || errors.Is(err, lockkeeper.ErrClosed) {
 					return err
 				}
-				select { // Redis does not answer for longer than DoWait waits
+				select { // Redis refuses, or does not answer for longer than DoWait waits
 				case <-time.After(p.RetryAfter):
 				case <-ctx.Done():
 					return err

@@ -3,8 +3,12 @@ package asynqlock_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -147,6 +151,37 @@ func TestLastAttemptWaitsInsteadOfBeingArchived(t *testing.T) {
 	w.require(last, asynq.TaskStateCompleted, 0)
 }
 
+// refusals receives what is logged.
+type refusals chan string
+
+func (r refusals) Write(text []byte) (int, error) {
+	r <- string(text)
+	return len(text), nil
+}
+
+// TestLastAttemptOutlastsRefusals: Redis refuses with an error that requires intervention, after which a task would be archived.
+func TestLastAttemptOutlastsRefusals(t *testing.T) {
+	w, refusals := newWorld(t), make(refusals, 1)
+	log := slog.New(slog.NewTextHandler(refusals, &slog.HandlerOptions{Level: slog.LevelError}))
+	l, err := joblimit.Exclusive(w.s.Keeper(t, nil), &joblimit.Options{RetryAfter: 20 * time.Millisecond, Logger: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.worker(l, nil, func(context.Context, *asynq.Task) error { return nil })
+	rdb := w.s.Client(t)
+	if err := rdb.HSet(t.Context(), "lock:job:export", "of", "another").Err(); err != nil { // WRONGTYPE
+		t.Fatal(err)
+	}
+	last := w.enqueue("export", "1", asynq.MaxRetry(0))
+	if text := <-refusals; !strings.Contains(text, "WRONGTYPE") {
+		t.Error(text)
+	}
+	if err := rdb.Del(t.Context(), "lock:job:export").Err(); err != nil {
+		t.Fatal(err)
+	}
+	w.require(last, asynq.TaskStateCompleted, 0)
+}
+
 // TestLastAttemptOutlastsOutage: the server of the locks does not answer for longer than the retry policy allows.
 func TestLastAttemptOutlastsOutage(t *testing.T) {
 	w, locks := newWorld(t), lockkeepertest.New(t)
@@ -194,6 +229,79 @@ func TestLossEndsContextOfHandler(t *testing.T) {
 	w.require(task, asynq.TaskStateCompleted, 1)
 	if n := w.failed.Load(); n != 1 {
 		t.Errorf("IsFailure was called %d times", n)
+	}
+}
+
+// TestEndsTogether: what ends a task can coincide. The steps happen in this order, and then the task returns, or is refused.
+func TestEndsTogether(t *testing.T) {
+	failed := errors.New("failed")
+	for _, c := range []struct {
+		steps     string
+		returned  error
+		errors    []error // all that the error matches; none: it is nil
+		postponed bool
+	}{
+		{"", nil, nil, false},
+		{"lose", nil, nil, false},
+		{"lose", failed, []error{failed, lockkeeper.ErrLost}, false},
+		{"lose ended", lockkeeper.ErrLost, []error{lockkeeper.ErrLost}, false},
+		{"cancel", nil, nil, false},
+		{"cancel", context.Canceled, []error{context.Canceled}, false},
+		{"cancel lose", failed, []error{failed, lockkeeper.ErrLost}, false},
+		{"close", failed, []error{failed}, false},
+		{"refused", nil, []error{lockkeeper.ErrNotAcquired}, true},
+		{"refused cancel", nil, []error{lockkeeper.ErrNotAcquired}, true},
+		{"refused close", nil, []error{lockkeeper.ErrNotAcquired}, true},
+	} {
+		t.Run(fmt.Sprint(c.steps, ", ", c.returned), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := lockkeepertest.New(t)
+				ctx, cancel := context.WithCancel(t.Context())
+				steps, refused := strings.CutPrefix(c.steps, "refused")
+				step := map[string]func(context.Context){
+					"lose":   func(context.Context) { s.LoseLease(t, "job:export") },
+					"ended":  func(ctx context.Context) { <-ctx.Done() },
+					"cancel": func(context.Context) { cancel() },
+				}
+				happens := func(ctx context.Context) error {
+					for _, name := range strings.Fields(steps) {
+						step[name](ctx)
+					}
+					return c.returned
+				}
+				k := s.Keeper(t, &lockkeeper.Options{Hooks: lockkeeper.Hooks{AcquireDone: func(e lockkeeper.Event) {
+					if refused {
+						_ = happens(ctx)
+					}
+				}}})
+				step["close"] = func(context.Context) { _ = k.Close() }
+				l, err1 := joblimit.Exclusive(k, nil)
+				holder, err2 := joblimit.Exclusive(s.Keeper(t, nil), nil)
+				if err := errors.Join(err1, err2); err != nil {
+					t.Fatal(err)
+				}
+				run := func(l *joblimit.Limiter, ctx context.Context, fn func(context.Context) error) error {
+					handler := asynqlock.Middleware(l, nil)(asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error { return fn(ctx) }))
+					return handler.ProcessTask(ctx, asynq.NewTask("export", nil))
+				}
+				limited := func() (err error) { return run(l, ctx, happens) }
+				var err error
+				if refused {
+					_ = run(holder, t.Context(), func(context.Context) error { err = limited(); return nil })
+				} else {
+					err = limited()
+				}
+				if (err == nil) != (len(c.errors) == 0) || errors.As(err, new(*joblimit.PostponedError)) != c.postponed {
+					t.Errorf("%v", err)
+				}
+				for _, want := range c.errors {
+					if !errors.Is(err, want) {
+						t.Errorf("%v; want %v", err, want)
+					}
+				}
+				s.RequireFree(t, "job:export")
+			})
+		})
 	}
 }
 

@@ -101,7 +101,7 @@ func (l *Locker) Lock(ctx context.Context, name string) error {
 			select {
 			case <-unlocked:
 			case <-ctx.Done():
-				return fmt.Errorf("certmagic: %q: %w: a caller in this process has lost the lease, and has not unlocked: %w", name, lockkeeper.ErrNotAcquired, ctx.Err())
+				return fmt.Errorf("certmagic: %q: %w: a caller in this process has lost the lease, and has not unlocked: %w", name, lockkeeper.ErrNotAcquired, ended(ctx))
 			}
 		}
 		lease, err := f.Lock(ctx)
@@ -215,3 +215,11 @@ var _ certmagic.Storage = Storage{}
 
 // Wrap returns the storage with the locks of l. All processes that share the storage must wrap it.
 func Wrap(storage certmagic.Storage, l *Locker) Storage { return Storage{storage, l} }
+
+// ended returns an error that matches ctx.Err() and the cause of ctx, which has ended.
+func ended(ctx context.Context) error {
+	if cause := context.Cause(ctx); cause != ctx.Err() {
+		return fmt.Errorf("%w: %w", ctx.Err(), cause)
+	}
+	return ctx.Err()
+}

@@ -155,6 +155,71 @@ func TestUnlockIsOfItsOwnLease(t *testing.T) {
 	})
 }
 
+// TestEndsTogether: while one caller holds the lock and another one of the same process waits for it, the steps happen in this order.
+func TestEndsTogether(t *testing.T) {
+	for _, c := range []struct {
+		steps  string
+		unlock error   // of the holder
+		lock   []error // all that the error of who waits matches; none: it has the lock
+		next   error   // of TryLock in the end
+	}{
+		{"unlock", nil, nil, nil},
+		{"lose unlock", lockkeeper.ErrLost, nil, nil},
+		{"lose later unlock", lockkeeper.ErrLost, nil, nil},
+		{"cancel unlock", nil, []error{context.Canceled}, nil},
+		{"lose cancel unlock", lockkeeper.ErrLost, []error{context.Canceled}, nil},
+		{"lose later cancel unlock", lockkeeper.ErrLost, []error{context.Canceled, lockkeeper.ErrNotAcquired}, nil},
+		{"unlock later cancel", nil, nil, nil},
+		{"lose unlock later cancel", lockkeeper.ErrLost, nil, nil},
+		{"close unlock", nil, []error{lockkeeper.ErrClosed}, lockkeeper.ErrClosed},
+		{"lose close unlock", nil, []error{lockkeeper.ErrClosed}, lockkeeper.ErrClosed},
+		{"lose later close unlock", lockkeeper.ErrLost, []error{lockkeeper.ErrClosed}, lockkeeper.ErrClosed},
+		{"outage unlock", lockkeeper.ErrUnavailable, nil, nil},
+	} {
+		t.Run(c.steps, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := lockkeepertest.New(t)
+				k := s.Keeper(t, nil)
+				l, err := certmagic.New(k, &certmagic.Options{Logger: slog.New(slog.DiscardHandler)})
+				must(t, err)
+				must(t, l.Lock(t.Context(), "x"))
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				waits := make(chan error, 1)
+				go func() { waits <- l.Lock(ctx, "x") }()
+				s.RequireWaiting(t, "certmagic:x", 1)
+				step := map[string]func(){
+					"lose":   func() { s.LoseLease(t, "certmagic:x") },
+					"later":  func() { time.Sleep(time.Minute) },
+					"cancel": cancel,
+					"close":  func() { _ = k.Close() },
+					"outage": func() { s.Unreachable(); time.AfterFunc(10*time.Second, s.Restore) },
+					"unlock": func() { requireError(t, "Unlock", l.Unlock(t.Context(), "x"), c.unlock) },
+				}
+				for _, name := range strings.Fields(c.steps) {
+					step[name]()
+				}
+				err = <-waits
+				if (err == nil) != (len(c.lock) == 0) {
+					t.Errorf("who waited: %v", err)
+				}
+				for _, want := range c.lock {
+					requireError(t, "who waited", err, want)
+				}
+				if err == nil {
+					requireTryLock(t, l, false)
+					must(t, l.Unlock(t.Context(), "x"))
+				}
+				locked, err := l.TryLock(t.Context(), "x")
+				requireError(t, "TryLock", err, c.next)
+				if locked {
+					must(t, l.Unlock(t.Context(), "x"))
+				}
+				s.RequireFree(t, "certmagic:x")
+			})
+		})
+	}
+}
+
 func TestOptionsChecked(t *testing.T) {
 	k := lockkeepertest.New(t).Keeper(t, nil)
 	for _, o := range []certmagic.Options{{TTL: time.Millisecond}, {Prefix: "}"}} {

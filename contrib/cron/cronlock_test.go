@@ -171,16 +171,72 @@ func TestLossEndsContextAndIsReportedWhileJobRuns(t *testing.T) {
 	})
 }
 
-func TestLossThatJobDidNotSeeIsReported(t *testing.T) {
-	bubble(t, func(w *world) {
-		onLost := func(job string, err error) { w.add("%s lost: %t", job, errors.Is(err, lockkeeper.ErrLost)) }
-		fn := func(context.Context, uint64) error {
-			w.s.LoseLease(w, name) // found when the success is recorded
-			return nil
-		}
-		w.job(time.Hour, fn, cronlock.Options{OnLost: onLost}).Run()
-		w.require("report lost: true")
-	})
+// TestEndsTogether: what ends a run can coincide. The steps happen in this order, and then the job returns.
+func TestEndsTogether(t *testing.T) {
+	failed := errors.New("disk full")
+	for _, c := range []struct {
+		steps    string
+		returned error
+		losses   int    // reported to OnLost
+		log      string // one error, or ""
+		runs     bool   // another host, which is due then
+	}{
+		{"", nil, 0, "", false},
+		{"", failed, 0, "job failed", true},
+		{"lose", nil, 1, "lease lost", true},
+		{"lose", failed, 1, "job failed", true},
+		{"lose ended", nil, 1, "lease lost", true},
+		{"lose ended", failed, 1, "job failed", true},
+		{"cancel", nil, 0, "", false},
+		{"cancel", context.Canceled, 0, "job failed", true},
+		{"cancel lose", nil, 1, "lease lost", true},
+		{"cancel lose later", nil, 1, "lease lost", true}, // while the job goes on
+		{"lose ended cancel", nil, 1, "lease lost", true},
+		{"close", nil, 0, "may be run again", true},
+		{"cancel close", nil, 0, "may be run again", true},
+		{"outage", nil, 0, "may be run again", false}, // not before the lease has expired
+		{"outage ended", nil, 1, "lease lost", false},
+	} {
+		t.Run(fmt.Sprint(c.steps, ", ", c.returned), func(t *testing.T) {
+			bubble(t, func(w *world) {
+				losses := 0
+				base, cancel := context.WithCancel(w.Context())
+				k := w.s.Keeper(w, nil)
+				step := map[string]func(context.Context){
+					"lose":   func(context.Context) { w.s.LoseLease(w, name) },
+					"ended":  func(ctx context.Context) { <-ctx.Done() },
+					"later":  func(context.Context) { time.Sleep(time.Minute) },
+					"cancel": func(context.Context) { cancel() },
+					"close":  func(context.Context) { _ = k.Close() },
+					"outage": func(context.Context) { w.s.Unreachable() },
+				}
+				o := &cronlock.Options{BaseContext: base, Logger: w.logger, OnLost: func(string, error) { losses++ }}
+				job, err := cronlock.New(k, name, time.Hour, func(ctx context.Context, _ uint64) error {
+					for _, name := range strings.Fields(c.steps) {
+						step[name](ctx)
+					}
+					return c.returned
+				}, o)
+				if err != nil {
+					w.Fatal(err)
+				}
+				job.Run()
+				if losses != c.losses || strings.Count(w.log.String(), "lease lost;") != c.losses {
+					w.Errorf("%d losses; log:\n%s", losses, &w.log)
+				}
+				if c.log == "" != (w.log.Len() == 0) || !strings.Contains(w.log.String(), c.log) {
+					w.Errorf("log:\n%s; want %q", &w.log, c.log)
+				}
+				w.s.Restore()
+				w.job(time.Hour, w.record("next"), cronlock.Options{}).Run()
+				synctest.Wait()
+				if (len(w.done) == 1) != c.runs {
+					w.Errorf("the job ran %d times on the next host", len(w.done))
+				}
+				time.Sleep(time.Minute) // until what the outage has left has expired
+			})
+		})
+	}
 }
 
 func TestOutageSkipsJobUnlessItMayRunWithoutLease(t *testing.T) {

@@ -134,13 +134,13 @@ func (l *Locker) leaseOf(ctx context.Context) *lockkeeper.Lease {
 // acquire waits for the other users of this Locker, then for those of the lock. So work under a lease that was lost has ended before
 // this Locker requests another one.
 func (l *Locker) acquire(ctx context.Context) (*lockkeeper.Lease, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, fmt.Errorf("gooselock: %q: %w", l.locker.Name(), err)
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("gooselock: %q: %w", l.locker.Name(), ended(ctx))
 	}
 	select {
 	case l.turn <- struct{}{}:
 	case <-ctx.Done():
-		return nil, fmt.Errorf("gooselock: %q: %w: it is held in this process: %w", l.locker.Name(), lockkeeper.ErrNotAcquired, ctx.Err())
+		return nil, fmt.Errorf("gooselock: %q: %w: it is held in this process: %w", l.locker.Name(), lockkeeper.ErrNotAcquired, ended(ctx))
 	}
 	lease, err := l.locker.Lock(ctx)
 	if err != nil {
@@ -160,4 +160,12 @@ func (l *Locker) release(ctx context.Context, lease *lockkeeper.Lease) error {
 		return err
 	}
 	return ended
+}
+
+// ended returns an error that matches ctx.Err() and the cause of ctx, which has ended.
+func ended(ctx context.Context) error {
+	if cause := context.Cause(ctx); cause != ctx.Err() {
+		return fmt.Errorf("%w: %w", ctx.Err(), cause)
+	}
+	return ctx.Err()
 }

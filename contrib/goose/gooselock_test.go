@@ -1,11 +1,14 @@
 package gooselock_test
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"io/fs"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -227,18 +230,74 @@ func TestDo(t *testing.T) {
 			_ = l.Do(t.Context(), func(context.Context) error { panic("x") })
 		}()
 		s.RequireFree(t, name)
-		for _, result := range []error{nil, failed} {
-			err = l.Do(t.Context(), func(context.Context) error {
-				s.LoseLease(t, name)
-				time.Sleep(time.Minute)
-				return result
-			})
-			wants(t, err, lockkeeper.ErrLost)
-			if result != nil {
-				wants(t, err, result)
+	})
+}
+
+// TestEndsTogether: what ends a migration can coincide. The steps happen in this order, and then it returns, within Do and without.
+func TestEndsTogether(t *testing.T) {
+	failed := errors.New("failed")
+	for _, c := range []struct {
+		steps  string
+		unlock error // of Unlock, and of Do, besides that of the migration
+		next   error // of the next Lock of the Locker
+	}{
+		{"", nil, nil},
+		{"lose", lockkeeper.ErrLost, nil},
+		{"lose later", lockkeeper.ErrLost, nil},
+		{"cancel", nil, nil},
+		{"cancel lose", lockkeeper.ErrLost, nil},
+		{"lose later cancel", lockkeeper.ErrLost, nil},
+		{"close", lockkeeper.ErrReleased, lockkeeper.ErrClosed},
+		{"cancel close", lockkeeper.ErrReleased, lockkeeper.ErrClosed},
+		{"lose later close", lockkeeper.ErrLost, lockkeeper.ErrClosed},
+		{"outage", lockkeeper.ErrUnavailable, nil},
+		{"cancel outage", lockkeeper.ErrUnavailable, nil},
+		{"outage later", lockkeeper.ErrLost, nil},
+	} {
+		for _, returned := range []error{nil, failed} {
+			for call, migrate := range map[string]func(ctx context.Context, l *gooselock.Locker, fn func()) error{
+				"Do": func(ctx context.Context, l *gooselock.Locker, fn func()) error {
+					return l.Do(ctx, func(context.Context) error { fn(); return returned })
+				},
+				"Lock": func(ctx context.Context, l *gooselock.Locker, fn func()) error {
+					must(0, l.Lock(ctx, nil))
+					fn()
+					return errors.Join(l.Unlock(ctx, nil), returned)
+				},
+			} {
+				t.Run(fmt.Sprint(c.steps, ", ", returned, ", ", call), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						s := lockkeepertest.New(t)
+						k := s.Keeper(t, nil)
+						l := must(gooselock.New(must(mutex.New(k, name, nil))))
+						ctx, cancel := context.WithCancel(t.Context())
+						step := map[string]func(){
+							"lose":   func() { s.LoseLease(t, name) },
+							"later":  func() { time.Sleep(time.Minute) },
+							"cancel": cancel,
+							"close":  func() { _ = k.Close() },
+							"outage": s.Unreachable,
+						}
+						err := migrate(ctx, l, func() {
+							for _, name := range strings.Fields(c.steps) {
+								step[name]()
+							}
+						})
+						if !errors.Is(err, cmp.Or(c.unlock, returned)) || !errors.Is(err, cmp.Or(returned, c.unlock)) {
+							t.Errorf("%v, want %v and %v", err, c.unlock, returned)
+						}
+						s.Restore()
+						err = l.Lock(t.Context(), nil)
+						wants(t, err, c.next)
+						if err == nil {
+							wants(t, l.Unlock(t.Context(), nil), nil)
+						}
+						s.RequireFree(t, name)
+					})
+				})
 			}
 		}
-	})
+	}
 }
 
 // TestUnlockIsBounded: goose unlocks with a context that never ends.
@@ -261,16 +320,6 @@ func TestUnlockIsBounded(t *testing.T) {
 		must(0, p.Close())
 		s.Restore()
 		s.RequireFree(t, name)
-	})
-}
-
-func TestKeeperClosed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := lockkeepertest.New(t).Keeper(t, nil)
-		l := must(gooselock.New(must(mutex.New(k, name, nil))))
-		must(0, l.Lock(t.Context(), nil))
-		must(0, k.Close())
-		wants(t, l.Unlock(t.Context(), nil), lockkeeper.ErrReleased)
 	})
 }
 

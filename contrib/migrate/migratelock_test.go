@@ -6,6 +6,7 @@ import (
 	"io"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/fstest"
 	"testing/synctest"
@@ -76,6 +77,7 @@ type process struct {
 	*migrate.Migrate
 	own    *hooked
 	driver *migratelock.Driver
+	keeper *lockkeeper.Keeper
 	events lockkeepertest.Recorder
 }
 
@@ -94,7 +96,8 @@ func start(t *testing.T, s *lockkeepertest.Server, dir string, ttl, timeout time
 	own, err := sqlite.WithInstance(db, &sqlite.Config{})
 	must(t, err)
 	p := &process{own: &hooked{own, own.Lock, own.Unlock, func() {}, func(int, bool) {}}}
-	lock, err := fair.New(s.Keeper(t, &lockkeeper.Options{Hooks: p.events.Hooks()}), name, &fair.Options{TTL: ttl})
+	p.keeper = s.Keeper(t, &lockkeeper.Options{Hooks: p.events.Hooks()})
+	lock, err := fair.New(p.keeper, name, &fair.Options{TTL: ttl})
 	must(t, err)
 	p.driver, err = migratelock.Wrap(p.own, lock, &migratelock.Options{LockTimeout: timeout})
 	must(t, err)
@@ -193,19 +196,80 @@ func TestLossDuringStatementLeavesDatabaseDirty(t *testing.T) {
 	b.requireVersion(t, 2, false)
 }
 
-func TestLossBeforeTheFirstStatement(t *testing.T) {
-	bubble(t, func(t *testing.T, s *lockkeepertest.Server, dir string) {
-		a := start(t, s, dir, 0, 0)
-		must(t, a.driver.Lock())
-		s.StealLock(t, name)
-		time.Sleep(lockkeeper.DefaultTTL)
-		wants(t, a.driver.SetVersion(1, true), lockkeeper.ErrLost)
-		wants(t, a.driver.Run(strings.NewReader("CREATE TABLE orders (id INTEGER)")), lockkeeper.ErrLost)
-		wants(t, a.driver.Drop(), lockkeeper.ErrLost)
-		a.requireVersion(t, database.NilVersion, false)
-		wants(t, a.driver.Unlock(), lockkeeper.ErrLost)
-		wants(t, a.driver.Unlock(), database.ErrNotLocked)
-	})
+// TestEndsTogether: what ends the lock can coincide. The steps happen in this order after Lock.
+func TestEndsTogether(t *testing.T) {
+	for steps, c := range map[string]struct{ change, unlock error }{ // of SetVersion, Run and Drop, and of Unlock
+		"":                  {nil, nil},
+		"lose":              {nil, lockkeeper.ErrLost}, // which Unlock finds
+		"lose later":        {lockkeeper.ErrLost, lockkeeper.ErrLost},
+		"steal later":       {lockkeeper.ErrLost, lockkeeper.ErrLost},
+		"steal later close": {lockkeeper.ErrLost, lockkeeper.ErrLost},
+		"lose close":        {lockkeeper.ErrReleased, nil}, // Close has returned ErrLost
+		"close":             {lockkeeper.ErrReleased, nil},
+		"keeper":            {lockkeeper.ErrReleased, nil},
+		"keeper close":      {lockkeeper.ErrReleased, nil},
+		"outage":            {nil, nil},
+		"outage later":      {lockkeeper.ErrLost, lockkeeper.ErrLost},
+	} {
+		t.Run(steps, func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *lockkeepertest.Server, dir string) {
+				p, own := start(t, s, dir, 0, 0), 0
+				p.own.lock = func() error { own++; return nil }
+				p.own.unlock = func() error { own--; return nil }
+				must(t, p.driver.Lock())
+				step := map[string]func(){
+					"lose":   func() { s.LoseLease(t, name) },
+					"steal":  func() { s.StealLock(t, name) },
+					"later":  func() { time.Sleep(lockkeeper.DefaultTTL) },
+					"close":  func() { _ = p.driver.Close() },
+					"keeper": func() { _ = p.keeper.Close() },
+					"outage": s.Unreachable,
+				}
+				for _, name := range strings.Fields(steps) {
+					step[name]()
+				}
+				if c.change != nil {
+					wants(t, p.driver.SetVersion(1, true), c.change)
+					wants(t, p.driver.Run(strings.NewReader("CREATE TABLE orders (id INTEGER)")), c.change)
+					wants(t, p.driver.Drop(), c.change)
+				}
+				wants(t, p.driver.Unlock(), c.unlock)
+				if own != 0 {
+					t.Errorf("the driver's own lock is held %d times", own)
+				}
+				s.Restore()
+			})
+		})
+	}
+}
+
+// TestOwnLockIsGrantedAsTheWaitEnds: at the moment at which the driver's own lock is granted, the wait ends. Either Lock has both locks, or
+// neither is held in the end.
+func TestOwnLockIsGrantedAsTheWaitEnds(t *testing.T) {
+	for what, after := range map[string]time.Duration{"close": 5 * time.Second, "time": 14 * time.Second, "close and time": 14 * time.Second, "loss": lockkeeper.DefaultTTL / 3} {
+		t.Run(what, func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *lockkeepertest.Server, dir string) {
+				p := start(t, s, dir, 0, 0)
+				var own atomic.Int32
+				p.own.lock = func() error { time.Sleep(after); own.Add(1); return nil }
+				p.own.unlock = func() error { own.Add(-1); return nil }
+				if strings.HasPrefix(what, "close") {
+					time.AfterFunc(after, func() { _ = p.driver.Close() })
+				}
+				if what == "loss" {
+					go s.LoseLease(t, name)
+				}
+				if p.driver.Lock() == nil {
+					_ = p.driver.Unlock()
+				}
+				time.Sleep(time.Minute)
+				if n := own.Load(); n != 0 {
+					t.Errorf("the driver's own lock is held %d times", n)
+				}
+				s.RequireFree(t, name)
+			})
+		})
+	}
 }
 
 func TestLockTimesOutBeforeMigrate(t *testing.T) {
