@@ -6,8 +6,11 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/redis/go-redis/v9"
 )
@@ -81,10 +84,48 @@ func TestDoctorOnCluster(t *testing.T) {
 	r.want("pubsub", "warning", "+ssubscribe")
 
 	examine(t, 2, "redis://"+c.Primaries[0].Addr).want("role", "error", "redis+cluster://")
+	oneNode(t, c)
 	do(t, c.Primaries[0], "cluster", "delslots", 0)
 	examine(t, 2, url, "--timeout", "5s").want("cluster", "error", "16383 of 16384")
 	_, single := goodServer(t)
 	examine(t, 69, strings.Replace(single, "redis://", "redis+cluster://", 1)).want("connection", "error", "redis:// URL")
+}
+
+// oneNode checks what commands say at a node of a cluster that is used as a single server.
+func oneNode(t *testing.T, c *redistest.Cluster) {
+	t.Helper()
+	rdb := c.Client()
+	defer rdb.Close()
+	url := "redis://" + c.Primaries[0].Addr
+	here, there := "", ""
+	for i := 0; here == "" || there == ""; i++ {
+		name := "x" + strconv.Itoa(i)
+		node, err := rdb.MasterForKey(ctx, "lock:"+name)
+		must.OK(t, err)
+		if node.Options().Addr == c.Primaries[0].Addr {
+			here = name
+		} else {
+			there = name
+		}
+	}
+	const advice = "redis+cluster://"
+	for _, args := range [][]string{
+		{"run", "--redis", url, there, "--", "true"}, {"run", "--try", "--redis", url, there, "--", "true"},
+		{"run", "--once-per", "1h", "--redis", url, there, "--", "true"}, {"show", "--redis", url, there}, {"wait", "--redis", url, there},
+		{"break", "--redis", url, there, "--all", "--yes", "--reason", "x"},
+	} {
+		began := time.Now()
+		command(t, args...).ends(exit.Unreachable, "MOVED", "use a redis.ClusterClient", advice)
+		took := time.Since(began)
+		check.That(t, took < 9*time.Second, "%s took %v, and retries of a Lock end after 10s", args[0], took)
+	}
+	command(t, "run", "--redis", url, here, "--", "true").ends(0)
+	command(t, "ls", "--redis", url).ends(0, "only its locks are listed", advice)
+	command(t, "ls", "--json", "--redis", url).ends(0, "only its locks are listed", advice)
+	command(t, "top", "--once", "--redis", url).ends(0).prints("only its locks are listed", advice)
+	command(t, "top", "--once", "--json", "--redis", url).ends(0, "only its locks are listed", advice)
+	all := command(t, "ls", "--redis", "redis+cluster://"+c.Primaries[0].Addr).ends(0)
+	check.That(t, all.err.Len() == 0, "ls of a cluster says %s", &all.err)
 }
 
 func TestDoctorOnSentinel(t *testing.T) {

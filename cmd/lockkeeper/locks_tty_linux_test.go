@@ -74,6 +74,42 @@ func TestTopOnATerminal(t *testing.T) {
 	}
 }
 
+// TestCtrlZStopsTop: the shell gets its terminal as it was, and top goes on when it is continued.
+func TestCtrlZStopsTop(t *testing.T) {
+	t.Parallel()
+	_, url := server(t)
+	c := command(t, "top", "--redis", url)
+	c.Path, c.Args = "/bin/sh", append([]string{"sh", "-mc", `"$0" "$@"; echo stopped; read line; fg; echo over`, c.Path}, c.Args[1:]...)
+	x := onTerminal(t, c)
+	before := newTerminal(t, 100, 30).settings()
+	x.shows("q quits")
+	x.types("\x1a")
+	x.shows("stopped\r\n")
+	check.That(t, strings.HasSuffix(strings.TrimSpace(x.written.String()), "stopped") && strings.Contains(x.written.String(), "\x1b[?25h\x1b[?1049l"),
+		"the screen is not left: %q", &x.written)
+	after := x.settings()
+	check.That(t, after == before, "the settings of the terminal are %+v, were %+v", after, before)
+	x.types("\n")
+	eventually(t, "it draws again", func() bool {
+		_, text, _ := strings.Cut(x.written.String(), "stopped")
+		return strings.Contains(text, "\x1b[?1049h") && strings.Contains(text, "q quits")
+	})
+	x.types("q")
+	x.shows("over")
+	c.waits(0)
+}
+
+// TestCtrlZWithoutAShell: in a container nobody could continue top, which goes on.
+func TestCtrlZWithoutAShell(t *testing.T) {
+	t.Parallel()
+	_, url := server(t)
+	c := command(t, "top", "--redis", url)
+	x := onTerminal(t, c)
+	x.shows("q quits")
+	x.types("\x1aq")
+	c.waits(0)
+}
+
 func TestTopShowsOutage(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

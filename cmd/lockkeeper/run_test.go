@@ -11,7 +11,6 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
-	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
@@ -25,12 +24,6 @@ func runner(t *testing.T, url string, flags ...string) func(args ...string) *tes
 		t.Helper()
 		return command(t, slices.Concat([]string{"run", "--redis", url}, flags, args)...)
 	}
-}
-
-// isHeld waits until the lock of a key is held.
-func isHeld(t *testing.T, rdb *redis.Client, key string) {
-	t.Helper()
-	eventually(t, key+" is held", func() bool { return rdb.Exists(ctx, key).Val() == 1 })
 }
 
 // isFree fails the test if the lock of a key is held.
@@ -62,15 +55,6 @@ func TestRedlockUsesMajority(t *testing.T) {
 	run("x", "--", "sh", "-c", "exit 7").ends(7)
 	servers[2].Close()
 	run("x", "--", "true").ends(exit.Unreachable, "no majority of the servers", "server 1: agreed", "server 3: dial tcp")
-}
-
-func TestChildExitCodePropagated(t *testing.T) {
-	t.Parallel()
-	rdb, url := server(t)
-	run := runner(t, url, "x", "--", "sh", "-c")
-	run("exit 7").ends(7)
-	run("kill -9 $$").ends(128 + 9)
-	isFree(t, rdb, "lock:x")
 }
 
 // Commands that run, and whether others can run beside them.
@@ -152,24 +136,6 @@ func TestChildEnvironment(t *testing.T) {
 	check.That(t, fence == fields[2], "fence %s, at the server %s", fields[2], fence)
 }
 
-func TestInterruptWhileWaitingLeavesQueue(t *testing.T) {
-	t.Parallel()
-	rdb, url := server(t)
-	run := runner(t, url, "x", "--")
-	holder := run("sleep", "60").starts()
-	isHeld(t, rdb, "lock:x")
-	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
-		c := run("true").starts()
-		waiters := func() int64 { return rdb.ZCount(ctx, "{lock:x}:mutex:queue", "-inf", protocol.BehindWaiters).Val() }
-		eventually(t, "it waits", func() bool { return waiters() == 1 })
-		c.isEndedBy(sig)
-		n := waiters()
-		check.That(t, n == 0, "%v: %d waiters are still queued", sig, n)
-	}
-	holder.isEndedBy(syscall.SIGTERM)
-	isFree(t, rdb, "lock:x")
-}
-
 // If the server stops answering, run ends soon after the command even if the lease is long, and at once after a signal.
 func TestRunEndsSoonAfterCommand(t *testing.T) {
 	t.Parallel()
@@ -195,63 +161,6 @@ func TestRunEndsSoonAfterCommand(t *testing.T) {
 			check.That(t, d <= limit, "it took %v", d)
 		})
 	}
-}
-
-func TestSignalsForwarded(t *testing.T) {
-	t.Parallel()
-	rdb, url := server(t)
-	c := runner(t, url)("x", "--", "sh", "-c", `trap 'echo got it; exit 5' TERM; : >ready; while :; do sleep 0.05; done`)
-	c.Dir = t.TempDir()
-	c.starts().creates("ready")
-	check.That(t, rdb.Exists(ctx, "lock:x").Val() == 1, "the command runs without the lock")
-	c.signals(syscall.SIGTERM)
-	c.waits(5).prints("got it")
-	isFree(t, rdb, "lock:x")
-}
-
-// A hangup ends neither lockkeeper nor the command if both ignore it.
-func TestNohup(t *testing.T) {
-	t.Parallel()
-	_, url := server(t)
-	c := runner(t, url)("x", "--", "sh", "-c", `: >ready; while ! [ -e go ]; do sleep 0.05; done`)
-	c.Path, c.Args = "/bin/sh", append([]string{"sh", "-c", `trap '' HUP; exec "$0" "$@"`, c.Path}, c.Args[1:]...)
-	c.Dir = t.TempDir()
-	c.starts().creates("ready")
-	c.signals(syscall.SIGHUP)
-	time.Sleep(200 * time.Millisecond)
-	c.finds("go")
-	c.waits(0)
-}
-
-// The child ignores SIGTERM, and has a child of its own.
-func TestLostLockEndsProcessGroup(t *testing.T) {
-	t.Parallel()
-	rdb, url := server(t)
-	const script = `trap 'echo asked' TERM; (trap '' TERM; while :; do echo tick >alive; sleep 0.02; done) & while :; do sleep 0.05; done`
-	c := runner(t, url, "--ttl", "600ms", "--grace", "300ms")("x", "--", "sh", "-c", script)
-	c.Dir = t.TempDir()
-	c.starts().creates("alive")
-	start := time.Now()
-	rdb.Del(ctx, "lock:x")
-	c.waits(exit.Lost, "lost").prints("asked")
-	d := time.Since(start)
-	check.That(t, d >= 300*time.Millisecond && d <= 5*time.Second, "it took %v", d)
-	c.stopsCreating("alive") // the grandchild was killed
-}
-
-// The command ends at once, but what it has started has the whole grace for its cleanup.
-func TestLostLockGivesGraceToProcessGroup(t *testing.T) {
-	t.Parallel()
-	rdb, url := server(t)
-	const script = `(trap 'sleep 0.3; echo cleaned; exit' TERM; : >ready; while :; do sleep 0.02; done) & trap 'exit 1' TERM; wait`
-	c := runner(t, url, "--ttl", "600ms", "--grace", "20s")("x", "--", "sh", "-c", script)
-	c.Dir = t.TempDir()
-	c.starts().creates("ready")
-	start := time.Now()
-	rdb.Del(ctx, "lock:x")
-	c.waits(exit.Lost, "lost").prints("cleaned")
-	d := time.Since(start)
-	check.That(t, d <= 10*time.Second, "it took %v", d)
 }
 
 // Whoever has read the messages of lockkeeper has ended, as head does. The command, which ignores SIGTERM, must not outlive the lock.

@@ -73,6 +73,7 @@ func TestTLS(t *testing.T) {
 	addr := tlsServer(t, dir, password)
 	must.OK(t, os.WriteFile(filepath.Join(dir, "password"), []byte(password+"\n"), 0o600))
 	_, plain := server(t)
+	silent := redistest.Start(t).Addr + "?dial_timeout=300ms" // Redis awaits the rest of what TLS begins with
 	for _, c := range []struct {
 		code     int
 		password string // in the environment
@@ -88,11 +89,15 @@ func TestTLS(t *testing.T) {
 		{69, password, "ls --redis rediss://ADDR", "unknown authority: give the certificate of its authority by --cacert"},
 		{69, password, "ls --redis rediss://ADDR --cacert ca.pem", "--cert and --key"},
 		{69, "", "ls --redis " + strings.Replace(plain, "redis:", "rediss:", 1), "use redis:// instead of rediss://"},
+		{69, "", "ls --redis rediss://SILENT", "has not answered with TLS; if this port does not expect it, use redis:// instead"},
+		{69, "", "run --wait 1s --redis rediss://SILENT x -- true", "has not answered with TLS"},
+		{69, "", "show --timeout 1s --redis rediss://SILENT x", "has not answered with TLS"},
 	} {
-		run := command(t, strings.Fields(strings.ReplaceAll(c.args, "ADDR", addr))...)
+		run := command(t, strings.Fields(strings.NewReplacer("ADDR", addr, "SILENT", silent).Replace(c.args))...)
 		run.Dir = dir
 		run.Env = append(run.Env, "REDIS_PASSWORD="+c.password)
 		run.ends(c.code, c.says)
 	}
+	command(t, "doctor", "--redis", "rediss://"+silent).ends(69).prints("use redis:// instead of rediss://")
 	command(t, "doctor", "--redis", "redis://"+addr).ends(69).prints("use rediss:// instead of redis://")
 }

@@ -111,11 +111,12 @@ func (d *doctor) connectError(err error) finding {
 		f.Advice = "find the long-running script, and stop it with SCRIPT KILL"
 	case redis.IsPermissionError(err):
 		f.Advice, f.ACLRules = "permit the user to list the nodes of the cluster", "+cluster|slots +cluster|shards"
-	case strings.Contains(err.Error(), "cluster support disabled"):
-		f.Advice = "this server is not part of a cluster: use a redis:// URL"
 	case errors.Is(err, context.DeadlineExceeded), isTimeout(err):
 		f.Detail = fmt.Sprintf("no answer within %v: %v", d.connectTimeout(), err)
 		f.Advice = "check whether the server hangs, and whether a firewall drops packets"
+		if hint != "" {
+			f.Advice += "; " + hint
+		}
 	case hint != "":
 		f.Advice = hint
 	default:

@@ -170,7 +170,22 @@ func TestClockOffsetJudged(t *testing.T) {
 		{[]clockSample{{0, e}, {50 * time.Millisecond, e}}, statusWarning}, // a jump
 		{[]clockSample{{0, e}, {50 * time.Millisecond, 5 * e}}, statusOK},
 	} {
-		got := evaluateClock(c.samples)
+		got := evaluateClock(c.samples, time.Now())
 		check.That(t, got.Status == c.want, "%v: %v, want %v", c.samples, got, c.want)
+	}
+	for _, c := range []struct {
+		at     int64
+		want   status
+		detail string
+	}{
+		{1, statusWarning, "not set: it is at 1970-01-01 00:00:01, 20783d20h behind this machine, ± 10.00 ms; range 0.00 ms"},
+		{protocol.UnsetClock - 1, statusWarning, "not set: it is at 1998-07-09 16:00:00, "},
+		{protocol.LastClock, statusError, "wrong: it is at 2083-10-05 22:13:20, 20767d2h ahead of this machine, "},
+		{1_795_723_606, statusWarning, "2.0s ahead of this machine, ± 10.00 ms; range 0.00 ms"},
+		{1_795_723_604, statusOK, "0.00 ms ahead of this machine, ± 10.00 ms; range 0.00 ms"},
+	} {
+		at := time.Unix(c.at, 0).UTC()
+		got := evaluateClock([]clockSample{{at.Sub(time.Unix(1_795_723_604, 0)), e}}, at)
+		check.That(t, got.Status == c.want && strings.HasPrefix(got.Detail, c.detail), "%v: %v %q, want %v %q", at, got.Status, got.Detail, c.want, c.detail)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/cli/output"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/redis/go-redis/v9"
 )
@@ -24,6 +25,7 @@ const (
 // checkClock compares the clock of the server with the clock of this machine.
 func (n *node) checkClock(ctx context.Context) {
 	var samples []clockSample
+	var at time.Time
 	for end := time.Now().Add(n.timeout / 10); len(samples) < clockSamples && (len(samples) < 3 || time.Now().Before(end)); {
 		before := time.Now()
 		server, err := n.client.Time(ctx).Result()
@@ -32,15 +34,17 @@ func (n *node) checkClock(ctx context.Context) {
 			return
 		}
 		roundTrip := time.Since(before)
+		at = server.UTC()
 		samples = append(samples, clockSample{server.Sub(before.Add(roundTrip / 2)), roundTrip / 2})
 	}
-	n.add(n, "clock", evaluateClock(samples))
+	n.add(n, "clock", evaluateClock(samples, at))
 }
 
 // clockSample is how far the server's clock is ahead of this machine's, and how exact that is.
 type clockSample struct{ offset, uncertainty time.Duration }
 
-func evaluateClock(samples []clockSample) finding {
+// evaluateClock evaluates the clock of a server that is at this time.
+func evaluateClock(samples []clockSample, at time.Time) finding {
 	best := samples[0]
 	low, high := best.offset-best.uncertainty, best.offset+best.uncertainty // the offsets that all samples allow
 	first, last := best.offset, best.offset
@@ -52,7 +56,7 @@ func evaluateClock(samples []clockSample) finding {
 		first, last = min(first, s.offset), max(last, s.offset)
 	}
 	f := finding{
-		Detail: fmt.Sprintf("%.2f ms ahead of this machine, ± %.2f ms; range %.2f ms", ms(best.offset), ms(best.uncertainty), ms(last-first)),
+		Detail: fmt.Sprintf("%s this machine, ± %.2f ms; range %.2f ms", offsetText(best.offset), ms(best.uncertainty), ms(last-first)),
 		Values: map[string]float64{
 			"offset_ms": ms(best.offset), "uncertainty_ms": ms(best.uncertainty), "range_ms": ms(last - first),
 		},
@@ -64,6 +68,14 @@ func evaluateClock(samples []clockSample) finding {
 		f.Detail += "; one of the two clocks jumped during the check"
 	}
 	switch {
+	case at.Unix() < protocol.UnsetClock:
+		f.Status = statusWarning
+		f.Detail = fmt.Sprintf("not set: it is at %s, %s", at.Format(time.DateTime), f.Detail)
+		f.Advice = "set the server's clock before locks are used: when it is set, all leases end at once, and permits return"
+	case at.Unix() >= protocol.LastClock:
+		f.Status = statusError
+		f.Detail = fmt.Sprintf("wrong: it is at %s, %s", at.Format(time.DateTime), f.Detail)
+		f.Advice = "set the server's clock: locks work until October 2083"
 	case best.offset > maxClockOffset+best.uncertainty || best.offset < -maxClockOffset-best.uncertainty:
 		f.Status = statusWarning
 		f.Advice = "run NTP on both machines with slewing: locks do not depend on the offset, but leases end early if a clock is corrected by a jump"
@@ -72,6 +84,17 @@ func evaluateClock(samples []clockSample) finding {
 		f.Advice = "slew the clocks instead of stepping them: leases end by the clock of the server"
 	}
 	return f
+}
+
+// offsetText says how far a clock is ahead of another.
+func offsetText(d time.Duration) string {
+	switch {
+	case d.Abs() < maxClockOffset:
+		return fmt.Sprintf("%.2f ms ahead of", ms(d))
+	case d < 0:
+		return output.Duration(-d) + " behind"
+	}
+	return output.Duration(d) + " ahead of"
 }
 
 // checkLatency measures round trips of PING and of a script.

@@ -86,7 +86,8 @@ const checksHelp = `  connection       a server does not answer; nothing else of
                    were flushed meanwhile (a warning)
   foreign-keys     among up to 10,000 keys are some of python-redis-lock or ShedLock, which
                    can delete locks under this prefix (warnings)
-  clock            it differs from this machine's by more than 1s, or one jumps (warnings)
+  clock            it is later than October 2083 (error); it is not set, differs from this
+                   machine's by more than 1s, or one jumps (warnings)
   latency          of up to 100 PINGs, the median is above 20ms or the p99 above 200ms
                    (warnings); the p99 is 2s or more
   client-timeouts  the URL has no read_timeout, or a timeout above 10s (a warning)

@@ -34,13 +34,14 @@ func Terminates(s os.Signal) bool {
 // its interrupts. In a pipeline it does not, because other programs of the pipeline, such as a pager, are in the group of
 // lockkeeper and need the terminal.
 type Group struct {
-	id  int
-	tty int // file descriptor of the terminal, or -1
+	id    int
+	tty   int  // file descriptor of the terminal, or -1
+	reaps bool // orphans become children of lockkeeper, whose only child else is the command
 }
 
 // Start starts the command in a new process group. It binds the goroutine to its thread until Restore.
 func Start(cmd *exec.Cmd) (*Group, error) {
-	g := &Group{tty: -1}
+	g := &Group{tty: -1, reaps: adoptsOrphans()}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	in := int(os.Stdin.Fd())
 	if foreground, err := unix.IoctlGetInt(in, unix.TIOCGPGRP); err == nil && foreground == syscall.Getpgrp() && !isPipe(os.Stdout) && !isPipe(os.Stderr) {
@@ -74,8 +75,15 @@ func isPipe(f *os.File) bool {
 // Signal sends a signal to all processes of the group.
 func (g *Group) Signal(s syscall.Signal) { _ = syscall.Kill(-g.id, s) }
 
-// Ended reports whether the group has no processes.
-func (g *Group) Ended() bool { return errors.Is(syscall.Kill(-g.id, 0), syscall.ESRCH) }
+// Ended reports whether the group has no processes. It is called after Wait has returned.
+func (g *Group) Ended() bool {
+	for g.reaps {
+		if id, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil); id <= 0 && !errors.Is(err, syscall.EINTR) {
+			break
+		}
+	}
+	return errors.Is(syscall.Kill(-g.id, 0), syscall.ESRCH)
+}
 
 // reclaimTerminal makes lockkeeper the foreground group again, unless another group, such as the shell, is in the foreground.
 func (g *Group) reclaimTerminal() {
@@ -94,15 +102,21 @@ func (g *Group) Restore() {
 }
 
 // Wait waits for the end of the command and returns its exit code as an error. When the terminal stops the command, by
-// control-Z, Wait stops lockkeeper too, so that the shell gets the terminal. When lockkeeper continues, so does the command.
+// control-Z, Wait stops lockkeeper too, so that the shell gets the terminal. When lockkeeper continues, so does the command. Orphans that have
+// become children of lockkeeper are reaped meanwhile. No other goroutine may wait for a child.
 func (g *Group) Wait(*exec.Cmd) error {
+	of := g.id
+	if g.reaps {
+		of = -1
+	}
 	for {
 		var status syscall.WaitStatus
-		_, err := syscall.Wait4(g.id, &status, syscall.WUNTRACED, nil)
+		id, err := syscall.Wait4(of, &status, syscall.WUNTRACED, nil)
 		switch {
 		case errors.Is(err, syscall.EINTR):
 		case err != nil:
 			return fmt.Errorf("the command: %w", err)
+		case id != g.id:
 		case status.Exited() && status.ExitStatus() == 0:
 			return nil
 		case status.Exited():
@@ -123,25 +137,56 @@ func (g *Group) Wait(*exec.Cmd) error {
 // them, so that the request is ignored, as the system does. It ends with the process.
 func (g *Group) stopTogether(asked <-chan os.Signal) {
 	for range asked {
-		if session, err := unix.Getsid(0); err == nil && session != syscall.Getpgrp() {
+		if canContinue() {
 			g.Signal(syscall.SIGSTOP)
 			g.stop()
 		}
 	}
 }
 
+// canContinue reports whether somebody could continue lockkeeper if it were stopped.
+func canContinue() bool {
+	session, err := unix.Getsid(0)
+	return err == nil && session != syscall.Getpgrp()
+}
+
 // stop stops lockkeeper. When it is continued, it continues the command, in the foreground if lockkeeper is.
 func (g *Group) stop() {
-	continued := make(chan os.Signal, 1)
-	signal.Notify(continued, syscall.SIGCONT)
-	defer signal.Stop(continued)
 	g.reclaimTerminal()
-	_ = syscall.Kill(syscall.Getpid(), syscall.SIGSTOP)
-	<-continued
+	stopSelf()
 	if foreground, err := unix.IoctlGetInt(g.tty, unix.TIOCGPGRP); err == nil && foreground == syscall.Getpgrp() {
 		_ = unix.IoctlSetPointerInt(g.tty, unix.TIOCSPGRP, g.id)
 	}
 	g.Signal(syscall.SIGCONT)
+}
+
+// stopSelf stops lockkeeper until it is continued. Process 1 cannot be stopped.
+func stopSelf() {
+	if os.Getpid() == 1 {
+		return
+	}
+	continued := make(chan os.Signal, 1)
+	signal.Notify(continued, syscall.SIGCONT)
+	defer signal.Stop(continued)
+	_ = syscall.Kill(syscall.Getpid(), syscall.SIGSTOP)
+	<-continued
+}
+
+// StopRequests returns a channel that receives a value when lockkeeper is asked to stop, as by control-Z. The receiver calls Stop.
+func StopRequests() (requests <-chan os.Signal, end func()) {
+	c := make(chan os.Signal, 1)
+	Notify(c, syscall.SIGTSTP)
+	return c, func() { signal.Stop(c) }
+}
+
+// Stop stops lockkeeper between leave and enter, until it is continued. It does nothing where nobody could continue it.
+func Stop(leave func(), enter func() error) error {
+	if !canContinue() {
+		return nil
+	}
+	leave()
+	stopSelf()
+	return enter()
 }
 
 // Suspend suspends a process.

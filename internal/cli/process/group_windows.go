@@ -53,6 +53,12 @@ func (g *Group) Wait(cmd *exec.Cmd) error {
 	}
 }
 
+// StopRequests returns a channel that never receives a value: Windows does not stop processes.
+func StopRequests() (requests <-chan os.Signal, end func()) { return nil, func() {} }
+
+// Stop does nothing.
+func Stop(func(), func() error) error { return nil }
+
 // Suspend is not supported on Windows.
 func Suspend(*os.Process) error { return errors.ErrUnsupported }
 

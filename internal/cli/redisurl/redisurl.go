@@ -142,6 +142,9 @@ func parse(raw string) (*Target, error) {
 	u.Scheme = scheme
 	switch {
 	case deployment == "cluster":
+		if db := strings.Trim(u.Path, "/"); db != "" && db != "0" {
+			return nil, fmt.Errorf("database %s: a Cluster has only database 0", db)
+		}
 		o, err := redis.ParseClusterURL(u.String())
 		if err != nil {
 			return nil, err

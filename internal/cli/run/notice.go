@@ -89,5 +89,8 @@ func (n *notices) notice(list []lockkeeper.Holder, total int, err error, waited 
 	if more := total - 1; more > 0 {
 		return what + fmt.Sprintf(" and %d more", more)
 	}
+	if h.ExpiresIn < 0 {
+		return what + "; the lease never expires"
+	}
 	return what + "; " + fmt.Sprintf(ends, h.ExpiresIn.Round(time.Second))
 }

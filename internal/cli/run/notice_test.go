@@ -21,6 +21,7 @@ func TestNoticeText(t *testing.T) {
 		{nil, 0, context.DeadlineExceeded, `waiting for "x" for 1m5s: no answer from Redis`},
 		{nil, 0, errors.New("lockkeeper: EOF"), `waiting for "x" for 1m5s: no answer from Redis: EOF`},
 		{[]lockkeeper.Holder{{Keeper: "k", Fence: 7, ExpiresIn: 1500 * time.Millisecond}}, 1, nil, `waiting for "x" for 1m5s: held by keeper k with fence 7; the lease expires in 2s unless it is renewed`},
+		{[]lockkeeper.Holder{{Token: "theirs", ExpiresIn: -1}}, 1, nil, `waiting for "x" for 1m5s: held by token theirs; the lease never expires`},
 		{[]lockkeeper.Holder{{Keeper: "k", Fence: 7}}, 3, nil, `waiting for "x" for 1m5s: held by keeper k with fence 7 and 2 more`},
 		{[]lockkeeper.Holder{{Keeper: "\x1b[2J\n"}}, 2, nil, `waiting for "x" for 1m5s: held by keeper "\x1b[2J\n" and 1 more`},
 		{[]lockkeeper.Holder{{Token: "\x1b]0;a\x07"}}, 2, nil, `waiting for "x" for 1m5s: held by token "\x1b]0;a\a" and 1 more`},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
@@ -94,17 +95,28 @@ func onceError(name string, r once.Result, err, code, lost error) error {
 		return nil
 	case r.Outcome != once.Ran:
 		return err
-	case lost == nil && code == nil && errors.Is(err, lockkeeper.ErrLost):
-		lost = err
 	}
-	if lost != nil {
-		return lostError(name, lost)
-	}
+	err = without(err, code)
 	switch {
+	case lost != nil:
+		return lostError(name, lost)
+	case errors.Is(err, lockkeeper.ErrLost): // which the release has found
+		return lostError(name, err)
 	case errors.As(err, &unrecorded):
 		fmt.Fprintln(os.Stderr, "lockkeeper:", exit.Message(err))
-	case err != nil && err != code:
+	case err != nil:
 		fmt.Fprintln(os.Stderr, "lockkeeper:", exit.Message(err), "(the lock will expire)")
 	}
 	return code
+}
+
+// without returns the error of once without the exit code of the command, which may be joined with the error of the release.
+func without(err, code error) error {
+	if err == code {
+		return nil
+	}
+	if joined, is := err.(interface{ Unwrap() []error }); is && code != nil {
+		return errors.Join(slices.DeleteFunc(slices.Clone(joined.Unwrap()), func(e error) bool { return e == code })...)
+	}
+	return err
 }

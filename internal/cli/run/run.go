@@ -87,6 +87,9 @@ SIGKILL after --grace; then lockkeeper exits with 76. If lockkeeper is killed, t
 expires after its TTL, and on Linux the command gets SIGTERM. If Redis does not answer
 when the command has ended, lockkeeper exits after a few seconds, and the lock expires.
 
+Containers: As process 1, lockkeeper forwards signals as described and reaps the processes
+that the command leaves behind. It needs no --init.
+
 Terminals: The command runs in the foreground of the terminal, unless lockkeeper writes
 to a pipe. Control-Z stops both. While lockkeeper is stopped it does not renew the lock,
 which is lost after its TTL.
@@ -183,6 +186,9 @@ func (o *options) validate(isSet func(flag string) bool) error {
 	case isSet("ttl") && o.ttl == 0:
 		return exit.Usagef("--ttl 0s: the TTL must be positive")
 	}
+	if len(o.URLs) <= 1 && o.kind == "redlock" {
+		return exit.Usagef("--kind redlock needs several servers, each given by --redis; on one server use --kind mutex, which has the same key")
+	}
 	if len(o.URLs) > 1 && o.kind != "redlock" {
 		return exit.Usagef("--redis is given %d times: only --kind redlock uses more than one server", len(o.URLs))
 	}
@@ -230,8 +236,7 @@ func (o *options) run(c *cobra.Command, name string, command []string) error {
 		urls = []string{""}
 	}
 	signals := make(chan os.Signal, 16)
-	process.Notify(signals, process.Forwarded...)
-	defer signal.Stop(signals)
+	process.Notify(signals, process.Forwarded...)           // until the process exits, or a late signal would take the place of the exit code
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // or a message that nobody reads would end lockkeeper, but not the command
 	var ks []*lockkeeper.Keeper
 	for _, raw := range urls {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
@@ -117,10 +118,14 @@ func (o *options) run(ctx context.Context, out *os.File) error {
 
 // streamJSON writes one object per look. An error ends it.
 func (o *options) streamJSON(ctx context.Context, l *looker, out io.Writer) error {
+	warn := sync.OnceFunc(func() { connect.WarnOneNode(nil) })
 	for {
 		v, err := l.look(ctx)
 		if err != nil {
 			return err
+		}
+		if v.oneNode {
+			warn()
 		}
 		if err := output.JSON(out, v.json()); err != nil || o.once {
 			return err
@@ -145,6 +150,7 @@ type looker struct {
 func (l *looker) look(ctx context.Context) (*view, error) {
 	v := &view{at: time.Now()}
 	first := listing.NewFirst(l.order, l.rows)
+	l.opts.OneNode = func() { v.oneNode = true }
 	for e, err := range admin.List(ctx, l.keeper, l.opts) {
 		if err != nil {
 			return nil, err

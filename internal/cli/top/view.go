@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/admin"
+	"github.com/lockkeeper/lockkeeper/internal/cli/connect"
 	"github.com/lockkeeper/lockkeeper/internal/cli/output"
 )
 
@@ -15,6 +16,7 @@ type view struct {
 	took                    time.Duration
 	locks, holders, waiters int
 	entries                 []admin.LockSummary // the first ones, in order
+	oneNode                 bool                // the locks are those of one node of a Cluster
 }
 
 // object is the output of --json. The help of the command documents the field names.
@@ -36,7 +38,11 @@ func (v *view) json() object {
 }
 
 func (v *view) summary() string {
-	return fmt.Sprintf("%s: %s, %s, %s", v.at.Format("15:04:05"), output.Count(v.locks, "lock"), output.Count(v.holders, "holder"), output.Count(v.waiters, "waiter"))
+	text := fmt.Sprintf("%s: %s, %s, %s", v.at.Format("15:04:05"), output.Count(v.locks, "lock"), output.Count(v.holders, "holder"), output.Count(v.waiters, "waiter"))
+	if v.oneNode {
+		text += "; " + connect.OneNode
+	}
+	return text
 }
 
 // text formats the view as plain text.

@@ -4,8 +4,10 @@ import (
 	"context"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/cli/process"
 	"github.com/lockkeeper/lockkeeper/internal/cli/terminal"
 )
 
@@ -23,41 +25,35 @@ func watch(ctx context.Context, l *looker, title string, interval time.Duration,
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	type outcome struct {
-		view *view
-		err  error
-	}
 	outcomes := make(chan outcome)
-	ended := make(chan struct{})
-	defer func() { <-ended }() // after cancel
+	var looking sync.WaitGroup
+	defer looking.Wait() // after cancel
 	defer cancel()
-	go func() {
-		defer close(ended)
-		for {
-			select {
-			case <-time.After(interval):
-			case <-ctx.Done():
-				return
-			}
-			v, err := l.look(ctx)
-			select {
-			case outcomes <- outcome{v, err}:
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	quit := make(chan struct{})
-	if restore, err := terminal.SingleKeys(os.Stdin); err == nil {
-		defer restore()
-		go readKeys(quit)
-	}
-	resized, stop := terminal.Resized()
-	defer stop()
-	if _, err := out.WriteString(enterScreen); err != nil {
+	looking.Go(func() { l.looks(ctx, interval, outcomes) })
+	var restore func() // nil: standard input is not a terminal
+	enter := func() (err error) {
+		restore, _ = terminal.SingleKeys(os.Stdin)
+		_, err = out.WriteString(enterScreen)
 		return err
 	}
-	defer func() { _, _ = out.WriteString(leaveScreen) }()
+	leave := func() {
+		_, _ = out.WriteString(leaveScreen)
+		if restore != nil {
+			restore()
+		}
+	}
+	stops, end := process.StopRequests()
+	defer end()
+	resized, stop := terminal.Resized()
+	defer stop()
+	defer leave()
+	if err := enter(); err != nil {
+		return err
+	}
+	quit := make(chan struct{})
+	if restore != nil {
+		go readKeys(quit)
+	}
 	var failed error
 	for {
 		width, height := terminal.Size(out)
@@ -71,10 +67,37 @@ func watch(ctx context.Context, l *looker, title string, interval time.Duration,
 				v = o.view
 			}
 		case <-resized:
+		case <-stops:
+			if err := process.Stop(leave, enter); err != nil {
+				return err
+			}
 		case <-quit:
 			return nil
 		case <-ctx.Done():
 			return ctx.Err()
+		}
+	}
+}
+
+// outcome is that of one look.
+type outcome struct {
+	view *view
+	err  error
+}
+
+// looks looks again after each interval, until ctx ends.
+func (l *looker) looks(ctx context.Context, interval time.Duration, outcomes chan<- outcome) {
+	for {
+		select {
+		case <-time.After(interval):
+		case <-ctx.Done():
+			return
+		}
+		v, err := l.look(ctx)
+		select {
+		case outcomes <- outcome{v, err}:
+		case <-ctx.Done():
+			return
 		}
 	}
 }
