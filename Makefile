@@ -8,7 +8,7 @@ GOTEST ?= go test
 KIND ?= mutex fair rwlock semaphore
 SIMULATIONS := $(addprefix simulate-,$(KIND))
 
-.PHONY: test race gate gates stress lint tidy fmt faults soak fuzz bench bench-all bench-once bench-test bench-peers bench-quick demo recording examples-test otel-test contrib-test browser-test interop rollout release release-test simulate models mutants explore versions oldest-go $(SIMULATIONS)
+.PHONY: test race gate gates stress lint tidy fmt portable fips faults soak fuzz bench bench-all bench-once bench-test bench-peers bench-quick demo recording examples-test otel-test contrib-test browser-test interop rollout release release-test simulate models mutants explore versions oldest-go $(SIMULATIONS)
 
 test: ## the README's command
 	$(GOTEST) $(PKG)
@@ -37,7 +37,7 @@ WITHIN ?= 24h
 $(SIMULATIONS): simulate-%:
 	go test ./proptest -run '^TestSimulation$$/^$*$$' -v -timeout 24h -args -acquisitions=$(N) -within=$(WITHIN) -rapid.checks=50 $(addprefix -rapid.seed=,$(SEED))
 
-models: ## drawn scripts on a real server, rate limits, retained leases and redlocks against their promises, by CHECKS random runs each; about seven minutes; other ones each time, or those of SEED
+models: ## drawn scripts on a real server, the simulation with delayed effects, rate limits, shared leases and redlocks against their promises, by CHECKS random runs each; about seven minutes; other ones each time, or those of SEED
 	go test ./proptest -count=1 -skip '^TestSimulation$$' -timeout 1h -args -rapid.checks=$(CHECKS) $(addprefix -rapid.seed=,$(SEED))
 CHECKS ?= 400
 
@@ -52,6 +52,22 @@ lint: ## formatting; vet and static analysis of every module, and whether its go
 	@set -e; staticcheck=$$($(TOOL) -n staticcheck); for d in $(MODULES); do \
 		echo "$$d"; tools/gomod $$d mod tidy -diff; (cd $$d && go vet ./... && $$staticcheck ./...); \
 	done
+
+portable: ## builds the published modules for other platforms, unoptimized, and vets them and their tests for those that have signals (but river's: SQLite has no 32 bits); the tests of what decides and parses, and two primitives on a real server, as 32-bit programs; the embedded server needs 64 bits
+	@set -e; for target in $(PLATFORMS); do for d in $(PUBLISHED); do \
+		case $$target:$$d in linux/*:contrib/river|windows/*) check=build;; *) check=vet;; esac; \
+		echo "$$target $$d"; (cd $$d && export GOOS=$${target%/*} GOARCH=$${target#*/}; go $$check $(UNOPTIMIZED) $$(go list ./... | grep -vE '$(UNPUBLISHED)')); \
+	done; done
+	GOARCH=386 $(GOTEST) $(UNOPTIMIZED) ./internal/claim ./internal/queue ./internal/share ./internal/ahead ./internal/protocol ./internal/timers
+	GOARCH=386 LOCKKEEPER_REAL=all $(GOTEST) $(UNOPTIMIZED) -run '^TestConformance$$/^cases$$' ./ratelimit ./semaphore
+PLATFORMS = linux/386 linux/arm windows/amd64 darwin/arm64
+PUBLISHED = . otellockkeeper $(patsubst %/go.mod,%,$(wildcard contrib/*/go.mod))
+UNOPTIMIZED = -gcflags=all='-N -l'
+UNPUBLISHED = /internal/testing/|/(examples|faults|proptest|rollout|interop)(/|$$)
+
+fips: ## the demo, and a primitive on a real server, where only what FIPS 140-3 approves may be called
+	go run -exec 'env GODEBUG=fips140=only' ./cmd/lockkeeper demo
+	LOCKKEEPER_REAL=all $(GOTEST) -exec 'env GODEBUG=fips140=only' -run '^TestConformance$$/^cases$$' ./mutex
 
 tidy: ## go mod tidy in every module
 	@set -e; for d in $(MODULES); do tools/gomod $$d mod tidy; done
@@ -87,7 +103,7 @@ bench-all: ## every figure of docs/benchmarks.md, the README and bench/README.md
 	go test -run '^$$' -bench '$(FIGURES)' -timeout 1h -p 1 ./admin ./mutex ./fair ./rwlock ./semaphore ./ratelimit >bench/figures.txt
 	cd bench && go test -run '^$$' -bench '$(FIGURES)' -timeout 1h -p 1 ./... >>figures.txt
 	cd bench && go test -run '^$$' -bench Instructions -benchtime 1000x -timeout 1h . >>figures.txt
-FIGURES := ^Benchmark(Handoff|Contended|Idle|Admit|Per|Acknowledged|Servers|Retained.*|ListBesideLocks)$$
+FIGURES := ^Benchmark(Handoff|Contended|Idle|Admit|Per|Acknowledged|Servers|Linger.*|Ahead.*|ListBesideLocks)$$
 
 bench-once: ## every benchmark of every module once, to see that it works; two minutes
 	@git grep -l '^func Benchmark' -- '*_test.go' | xargs -n 1 dirname | sort -u | xargs -P 2 -I DIR sh -c \
@@ -118,7 +134,7 @@ oldest-go: ## vets it with the oldest Go that go.mod lets in, and runs the tests
 	@need=$$(go list -m -f '{{if not .Main}}{{.GoVersion}}{{end}}' all | sort -V | tail -n 1); \
 	test "$$need" = $(OLDEST_GO) || { echo "go.mod asks for Go $(OLDEST_GO), what it depends on for $$need"; exit 1; }
 	GOTOOLCHAIN=go$(OLDEST_GO) go vet ./...
-	GOTOOLCHAIN=go$(OLDEST_GO) $(GOTEST) . ./mutex ./fair ./internal/keeper ./internal/lease ./internal/wait ./internal/retainer ./internal/server ./internal/transport ./internal/pubsub
+	GOTOOLCHAIN=go$(OLDEST_GO) $(GOTEST) . ./mutex ./fair ./internal/keeper ./internal/lease ./internal/wait ./internal/share ./internal/server ./internal/transport ./internal/pubsub
 
 examples-test: ## the examples that are modules of their own
 	cd examples/fencing && $(GOTEST) ./...
@@ -132,7 +148,7 @@ interop: ## a mutex beside the locks of other libraries, which it installs into 
 
 rollout: ## processes of the commit BEFORE beside those of now on one server: exclusion, order, permits
 	$(GOTEST) -count=1 -v ./rollout -args -before=$(BEFORE)
-BEFORE = 69a2eea493b0ffa4024384c086656e5f6a217afa
+BEFORE = e75203eb1217f875d5cf1f91bb7fbaea1ad0d780
 
 otel-test: ## the module for OpenTelemetry
 	cd otellockkeeper && $(GOTEST) -race ./...
