@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -272,7 +273,8 @@ func TestWaiterWithoutMessagesKeepsItsPlace(t *testing.T) {
 							w.net.CutSubscriptions()
 							time.Sleep(time.Millisecond)
 						}
-						began, turns := time.Now(), 0
+						began := time.Now()
+						var turns atomic.Int64
 						busy, stop := context.WithCancel(ctx)
 						var all sync.WaitGroup
 						for _, o := range others {
@@ -283,7 +285,7 @@ func TestWaiterWithoutMessagesKeepsItsPlace(t *testing.T) {
 									if err != nil {
 										return
 									}
-									turns++
+									turns.Add(1)
 									time.Sleep(10 * time.Millisecond)
 									b.must(lease.Release(background))
 								}
@@ -294,11 +296,11 @@ func TestWaiterWithoutMessagesKeepsItsPlace(t *testing.T) {
 						select {
 						case at := <-granted:
 							d := at.Sub(began)
-							check.That(t, d <= heartbeatInterval+100*time.Millisecond, "turn %d came after %v and %d turns of others", turn, d, turns)
-							check.That(t, turn < 2 || turns <= 2*len(others), // it is passed over once at most
-								"turn %d came after %d turns of others", turn, turns)
+							check.That(t, d <= heartbeatInterval+100*time.Millisecond, "turn %d came after %v and %d turns of others", turn, d, turns.Load())
+							check.That(t, turn < 2 || turns.Load() <= int64(2*len(others)), // it is passed over once at most
+								"turn %d came after %d turns of others", turn, turns.Load())
 						case <-time.After(30 * time.Second):
-							t.Errorf("turn %d did not come while others had %d turns", turn, turns)
+							t.Errorf("turn %d did not come while others had %d turns", turn, turns.Load())
 						}
 						stop()
 						all.Wait()
