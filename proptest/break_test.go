@@ -27,7 +27,7 @@ func (w *world) breakSomebody(r *rapid.T) {
 	w.mu.Lock()
 	tokens = slices.DeleteFunc(tokens, func(token string) bool {
 		q := w.requestLocked(token)
-		return q == nil || q.origin != nil || q.converting || len(q.convertTo) > 0 || q.broken
+		return q == nil || q.origin != nil && q.lease == nil || q.converting || len(q.convertTo) > 0 || q.broken
 	})
 	w.mu.Unlock()
 	slices.Sort(tokens)

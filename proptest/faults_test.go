@@ -104,6 +104,16 @@ func (w *world) loseReplies(r *rapid.T) {
 	p.degrade(lossy, w.while(r, 3*time.Second))
 }
 
+// loseOneReply loses a request or a reply. A lease is renewed often enough that it outlasts that.
+func (w *world) loseOneReply(r *rapid.T) {
+	p := draw(r, w.in(running), "process")
+	p.link.Break("evalsha", 1, rapid.SampledFrom(replyFaults).Draw(r, "fault"))
+	harmed := p.harmed
+	p.degrade(lossy, w.brief())
+	p.harmed = harmed
+	w.reach("a single reply is lost")
+}
+
 // slowReplies delays the requests or replies of a process: from nothing to several ttls, each message differently.
 // So a grant can have expired when its process learns of it.
 func (w *world) slowReplies(r *rapid.T) {
@@ -142,10 +152,10 @@ func (w *world) delayGrant(r *rapid.T) {
 	q.try = rapid.IntRange(0, 3).Draw(r, "try") == 0
 	w.kind.wants(r, q)
 	w.enter(q, w.while(r, time.Second), false)
-	d := q.ttl() + w.late(r)
+	d := min(q.ttl(), 2*w.brief()) + w.late(r)
 	switch rapid.SampledFrom([]string{"process", "server", "answer"}).Draw(r, "what is late") {
 	case "process": // the request is sent and the reply has not come
-		p.link.Slow(0, w.ttl/3)
+		p.link.Slow(0, w.brief()/3)
 		w.launch(q)
 		synctest.Wait()
 		p.degrade(frozen, d)
@@ -305,7 +315,7 @@ func (w *world) stopServer() {
 
 // jumpClock sets the server's clock, forward or back. A failover restores nothing from before that.
 func (w *world) jumpClock(r *rapid.T) {
-	by := duration(r, 30*time.Minute)
+	by := duration(r, min(30*time.Minute, w.idle/2))
 	if rapid.Bool().Draw(r, "back") {
 		by = -by
 	}

@@ -69,6 +69,9 @@ func (m *mutexLock) stepped(w *world, s *step) {
 	if s.after.freeUntil == s.before.freeUntil {
 		return
 	}
+	if s.after.freeUntil == 0 && s.before.freeUntil < s.before.now/1000 {
+		return // it was forgotten with the other metadata
+	}
 	if s.after.leftFree() {
 		m.yielded = true
 		w.tally["the key is left free"]++

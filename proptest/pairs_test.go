@@ -8,6 +8,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"pgregory.net/rapid"
 )
 
 // This file is about what a program may do with a lease or a limit besides holding it. Each pair of that has to occur, with replies
@@ -31,14 +32,13 @@ var features = []string{extends, converts, adopts, lifetimes, acks, sets, halts,
 // withoutPermits is the features that locks of one holder do not have.
 var withoutPermits = []string{converts, sets, halts}
 
-// pairsOf returns the pairs of features of a primitive that has all but these.
-func pairsOf(without ...string) (pairs []string) {
-	var all []string
-	for _, f := range features {
-		if !slices.Contains(without, f) {
-			all = append(all, f)
-		}
-	}
+// featuresOf returns the features of a primitive that has all but these.
+func featuresOf(without ...string) []string {
+	return slices.DeleteFunc(slices.Clone(features), func(f string) bool { return slices.Contains(without, f) })
+}
+
+// pairsOf returns the pairs of these features.
+func pairsOf(all []string) (pairs []string) {
 	for i, a := range all {
 		for _, b := range all[:i] {
 			pairs = append(pairs, pair(a, b))
@@ -48,6 +48,25 @@ func pairsOf(without ...string) (pairs []string) {
 }
 
 func pair(a, b string) string { return "both " + min(a, b) + " and " + max(a, b) }
+
+// focusOn draws two features that are used often in a world, so that all pairs meet.
+func (w *world) focusOn(r *rapid.T) {
+	all := w.run.features
+	if len(all) == 0 || rapid.IntRange(0, 2).Draw(r, "none is in focus") == 0 {
+		return
+	}
+	w.focus = []string{draw(r, all, "in focus"), draw(r, all, "and")}
+}
+
+func (w *world) inFocus(feature string) bool { return slices.Contains(w.focus, feature) }
+
+// now draws whether to use a feature: once in so many times, or every second time if it is in focus.
+func (w *world) now(r *rapid.T, feature string, of int) bool {
+	if w.inFocus(feature) {
+		of = 2
+	}
+	return rapid.IntRange(1, of).Draw(r, feature) == 1
+}
 
 // usesLocked notes that a feature is used for a request, its lease or the one that it continues.
 func (w *world) usesLocked(q *request, feature string) {

@@ -36,6 +36,7 @@ type process struct {
 
 	// Guarded by world.mu.
 	state         state
+	harmed        bool          // by more than a reply that was lost now and then
 	steadyFrom    time.Time     // from when on it is healthy and has settled, if it is running
 	degradedAt    time.Time     // when it was last degraded; zero: never
 	recoveredAt   time.Time     // when it last recovered
@@ -67,14 +68,14 @@ func (w *world) startProcess(hooks func(*process) lockkeeper.Hooks) *process {
 	var err error
 	var ack lockkeeper.ReplicaAck
 	if w.replicas {
-		ack = lockkeeper.ReplicaAck{Replicas: 1, Timeout: 5 * time.Millisecond}
+		ack = lockkeeper.ReplicaAck{Replicas: 1, Timeout: w.acknowledged}
 	}
 	p.Keeper, err = lockkeeper.New(p.rdb, &lockkeeper.Options{
 		NoOwner:           true,
 		ReplicaAck:        ack,
-		HeartbeatInterval: w.period, HeartbeatTimeout: w.heartbeatTimeout(), MetadataTTL: idle,
+		HeartbeatInterval: w.period, HeartbeatTimeout: w.heartbeatTimeout(), MetadataTTL: w.idle,
 		Hooks:  p.told.count(hooks(p)),
-		Retry:  lockkeeper.RetryPolicy{MaxElapsed: -1},
+		Retry:  w.retry,
 		Logger: silent,
 	})
 	if err != nil {
@@ -115,6 +116,12 @@ func (p *process) neverDegraded() bool {
 	return p.state == running && p.degradedAt.IsZero() && p.w.degradedAt.IsZero()
 }
 
+// neverHarmed reports whether nothing happened to the process, or just what a lease outlasts. The caller holds the mutex.
+func (p *process) neverHarmed() bool {
+	w := p.w
+	return p.neverDegraded() || !p.harmed && w.degradedAt.IsZero() && !w.quick() && w.timeout == usual.timeout && w.lag <= 2*time.Millisecond
+}
+
 // degrade puts a running process into another state for d.
 func (p *process) degrade(s state, d time.Duration) {
 	w := p.w
@@ -128,7 +135,7 @@ func (p *process) degrade(s state, d time.Duration) {
 	if p.isSteady() || p.degradedAt.IsZero() {
 		p.degradedAt = time.Now()
 	}
-	p.state = s
+	p.state, p.harmed = s, true
 	if s == frozen {
 		p.thawed = make(chan struct{})
 	}

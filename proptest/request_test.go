@@ -105,10 +105,10 @@ func (w *world) newRequest(r *rapid.T, p *process, try bool) *request {
 	if w.quick() && rapid.Bool().Draw(r, "less patience") {
 		patience = w.scaled(patience)
 	}
-	if rapid.IntRange(0, 7).Draw(r, "lifetime") == 0 {
+	if w.now(r, lifetimes, 8) {
 		q.lifetimes = rapid.IntRange(1, 6).Draw(r, "ttls")
 	}
-	if rapid.IntRange(0, 7).Draw(r, "note") == 0 {
+	if w.now(r, notes, 8) {
 		q.note = "job 7"
 	}
 	w.enter(q, hold, false)
@@ -458,7 +458,7 @@ func (q *request) checkEnded() {
 		w.tally["a broken lease ends"]++
 		return
 	}
-	if q.p.neverDegraded() && !q.fixed {
+	if (q.p.neverDegraded() || q.origin == nil && !q.converting && q.p.neverHarmed()) && !q.fixed {
 		w.breaksLocked(kept, "%v: %v", q, q.lease.Err())
 	}
 }

@@ -13,12 +13,17 @@ import (
 func (w *world) schedule(r *rapid.T) {
 	defer w.stop()
 	w.choose(r)
+	w.focusOn(r)
+	if w.bound != "" {
+		w.reach("at its bound: " + w.bound)
+		w.note("at its bound: %s", w.bound)
+	}
 	w.longest = w.ttl
 	if rapid.Bool().Draw(r, "lag") || *delayedEffects {
 		w.lag = w.scaled(rapid.SampledFrom([]time.Duration{2 * time.Millisecond, 100 * time.Millisecond}).Draw(r, "the longest"))
 	}
 	w.kind.settings(r)
-	if w.replicas = rapid.IntRange(0, 7).Draw(r, "replica") == 0; w.replicas {
+	if w.replicas = w.now(r, acks, 8); w.replicas {
 		w.usesInAll(acks)
 	}
 	w.begin() // with the scripts and keys that the settings call for
@@ -48,14 +53,17 @@ func (w *world) actions(r *rapid.T) map[string]func(*rapid.T) {
 		"a lease is extended":                w.extendLease,
 		"another lease is extended":          w.extendLease,
 	}
-	if rapid.IntRange(0, 3).Draw(r, "breaks") == 0 {
+	if w.now(r, breaking, 4) {
 		actions["somebody is broken"] = w.breakSomebody
+	}
+	if w.inFocus(breaking) {
+		actions["somebody else is broken"] = w.breakSomebody
 	}
 	for what, do := range w.kind.actions(w) {
 		actions[what] = do
 	}
 	w.noFaults = true
-	if rapid.IntRange(0, 7).Draw(r, "faults") == 0 {
+	if rapid.IntRange(0, 7).Draw(r, "faults") == 0 && !w.inFocus(adopts) { // who hands a token over crashes
 		return actions
 	}
 	for _, fault := range []struct {
@@ -74,6 +82,7 @@ func (w *world) actions(r *rapid.T) map[string]func(*rapid.T) {
 		{"a process is unsubscribed", w.degradeProcess(unsubscribed, 3*time.Second), false},
 		{"a process is unseen", w.degradeProcess(unseen, 20*time.Second), false},
 		{"answers are lost", w.loseReplies, false},
+		{"an answer is lost", w.loseOneReply, false},
 		{"a duplicate is delayed", w.delayDuplicate, false},
 		{"a message is lost", w.loseMessage, false},
 		{"the reply to a grant is lost and the wait is cancelled", w.cancelUndeliveredGrant, false},
@@ -89,6 +98,11 @@ func (w *world) actions(r *rapid.T) map[string]func(*rapid.T) {
 			actions[fault.name] = fault.action
 			w.noFaults = false
 		}
+	}
+	if w.inFocus(adopts) {
+		actions["a token is handed over to be used"] = w.handOverToken
+		actions["another token is handed over to be used"] = w.handOverToken
+		w.noFaults = false
 	}
 	return actions
 }
@@ -143,7 +157,7 @@ func (w *world) tryLock(r *rapid.T) { w.tryLockIn(r, draw(r, w.activeProcesses()
 // tryLockAtExpiry tries at the moment at which a lease expires, before waiters have asked again.
 func (w *world) tryLockAtExpiry(r *rapid.T) {
 	v := w.view()
-	if len(w.waiters()) == 0 || len(v.leases) == 0 {
+	if len(w.waiters()) == 0 || len(v.leases) == 0 || w.ages() {
 		r.Skip("there is nobody to pass")
 	}
 	p := draw(r, w.in(running), "process")
@@ -305,7 +319,11 @@ func (w *world) finish(r *rapid.T) {
 	if !w.noFaults { // so that degraded processes recover, and then calls proceed
 		w.advance(2*w.settling() + w.tail() + slack + 8*w.lag)
 	}
-	switch rapid.SampledFrom([]string{"served", "cancelled", "closed"}).Draw(r, "at the end waiters are") {
+	ends := []string{"cancelled", "closed", "served"}
+	if w.ages() {
+		ends = ends[:2]
+	}
+	switch rapid.SampledFrom(ends).Draw(r, "at the end waiters are") {
 	case "served":
 		w.drainQueue()
 	case "cancelled":
@@ -326,12 +344,15 @@ func (w *world) finish(r *rapid.T) {
 		w.reach("nothing is left without faults")
 	}
 	w.elapsed = time.Since(w.start)
+	for _, p := range w.processes {
+		_ = p.rdb.Close() // those that crashed would dial for as long as time passes
+	}
 	time.Sleep(w.setBack + max(w.longest+time.Second, w.heartbeatTimeout()) + w.kind.lingers() + time.Second + slack)
 	v := w.view()
 	w.checkLeft(len(v.leases) > 0 || len(v.queue) > 0, w.server.keys())
 	time.Sleep(tombstoneTTL)
 	w.checkLeft(true, w.server.keys())
-	time.Sleep(idle + w.longest)
+	time.Sleep(w.idle + w.longest)
 	w.server.now()
 	w.checkLeft(true, w.server.mini.Keys())
 }
@@ -361,7 +382,7 @@ func (w *world) drainQueue() {
 			w.reach("all waiters are served at the end")
 			return
 		}
-		w.advance(10*time.Millisecond + 4*w.lag + w.kind.lingers()/10)
+		w.advance(10*time.Millisecond + 4*w.lag + w.kind.lingers()/10 + within/5000)
 	}
 	for _, q := range w.waiters() {
 		w.breaks(progress, "%v was not served in %v", q, within)

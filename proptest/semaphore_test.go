@@ -251,10 +251,10 @@ func (p *permits) serverDegraded(lost bool, was, now int64) {
 
 func (p *permits) actions(w *world) map[string]func(*rapid.T) {
 	actions := map[string]func(*rapid.T){}
-	if rapid.IntRange(0, 3).Draw(w.r, "limits change") == 0 {
+	if w.now(w.r, sets, 4) {
 		actions["the limit changes"] = p.limitChanges(w)
 	}
-	if p.window > 0 && rapid.IntRange(0, 3).Draw(w.r, "pauses") == 0 {
+	if p.window > 0 && w.now(w.r, halts, 4) {
 		p.pause = 2 * time.Second
 		actions["the limit is paused"] = p.isPaused(w)
 	}

@@ -31,7 +31,7 @@ var reached = []string{
 	"several waiters arrive at once", "many waiters arrive", "a wait is cancelled", "a cancellation meets the grant",
 	"a try is granted", "a try is refused", "a lease is lost",
 	"a frozen process is granted a lease", "a waiter rejoins at its old position", "a lease is extended", "a lease is adopted",
-	"a process is slow", "the server freezes", "a grant arrives too late and is requested again",
+	"a process is slow", "a single reply is lost", "the server freezes", "a grant arrives too late and is requested again",
 	"a message is lost and a heartbeat finds the grant", "a grant cannot be confirmed", "a process is lossy", "duplicates arrive late",
 	"the server forgets its scripts", "the server restarts empty", "the server fails over",
 	"the clock is set back", "the clock is set forward",
@@ -59,6 +59,7 @@ func TestSimulation(t *testing.T) {
 	for _, p := range primitives {
 		t.Run(p.name, func(t *testing.T) {
 			run := newRun(t)
+			run.features = featuresOf(p.lacks...)
 			began := time.Now()
 			schedules := 0
 			check := func(n int) {
@@ -96,9 +97,12 @@ func TestSimulation(t *testing.T) {
 			var want []string
 			if schedules >= many {
 				want = append(p.reach, reached...)
+				for _, b := range bounds {
+					want = append(want, "at its bound: "+b.name)
+				}
 			}
 			if schedules >= pairsToo {
-				want = append(want, pairsOf(p.lacks...)...)
+				want = append(want, pairsOf(run.features)...)
 			}
 			run.report(want...)
 			took := time.Since(began)

@@ -15,20 +15,23 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper"
 	"pgregory.net/rapid"
 )
 
 // Options of keepers. Others are drawn for each world.
 const (
-	idle             = time.Hour
-	heartbeatTimeout = 6 * time.Second         // HeartbeatTimeout, unless leases are short
-	tombstoneTTL     = time.Minute             // see TombstoneTTL in internal/server
-	pause            = 1500 * time.Millisecond // the maximum backoff: Retry.MaxBackoff plus half of it as jitter
-	closing          = 3 * time.Second         // how long Close retries releases: see CloseTimeout in internal/server
+	idle             = time.Hour       // MetadataTTL
+	heartbeatTimeout = 6 * time.Second // HeartbeatTimeout, unless leases are short
+	tombstoneTTL     = time.Minute     // see TombstoneTTL in internal/server
+	closing          = 3 * time.Second // how long Close retries releases: see CloseTimeout in internal/server
 )
 
 // usual are the times of most worlds. Worlds with shorter leases scale them.
-var usual = times{ttl: 3 * time.Second, period: heartbeatTimeout / 3, timeout: 470 * time.Millisecond}
+var usual = times{
+	ttl: 3 * time.Second, period: heartbeatTimeout / 3, timeout: 470 * time.Millisecond, periods: 3, idle: idle, acknowledged: 5 * time.Millisecond,
+	retry: lockkeeper.RetryPolicy{MinBackoff: 10 * time.Millisecond, MaxBackoff: time.Second, MaxElapsed: -1},
+}
 
 const (
 	slack = 250 * time.Millisecond // the margin of a lease of ten seconds, and whole milliseconds
@@ -40,14 +43,24 @@ type times struct {
 	ttl     time.Duration // requests have this ttl plus their number in ms, so that a token identifies its request
 	period  time.Duration // HeartbeatInterval
 	timeout time.Duration // of a command
+	bound   string        // the name of one of bounds, if it is set
+	periods int           // HeartbeatTimeout, in periods
+	idle    time.Duration // MetadataTTL
+	// ReplicaAck.Timeout
+	acknowledged time.Duration
+	retry        lockkeeper.RetryPolicy
 }
 
 // heartbeatTimeout returns the HeartbeatTimeout.
-func (t times) heartbeatTimeout() time.Duration { return 3 * t.period }
+func (t times) heartbeatTimeout() time.Duration { return time.Duration(t.periods) * t.period }
+
+// pause returns the maximum backoff: Retry.MaxBackoff plus half of it as jitter.
+func (t times) pause() time.Duration { return t.retry.MaxBackoff * 3 / 2 }
 
 // settling returns how long a process takes at most, after its network has recovered, until it is connected and has
-// sent a heartbeat: the maximum backoff, a timeout, and a heartbeat interval.
-func (t times) settling() time.Duration { return pause + t.timeout + t.period }
+// sent a heartbeat: the maximum backoff, a timeout, and a heartbeat interval. Once as many dials have failed as the client has connections,
+// it dials once a second.
+func (t times) settling() time.Duration { return max(t.pause(), time.Second) + t.timeout + t.period }
 
 // quick reports whether leases are so short that a brief fault can cost a process its lease.
 func (t times) quick() bool { return t.ttl < usual.ttl }
@@ -73,7 +86,36 @@ func (t *times) choose(r *rapid.T) {
 	if rapid.Bool().Draw(r, "patient client") {
 		t.timeout = 3*t.ttl + 170*time.Millisecond
 	}
+	if rapid.IntRange(0, 3).Draw(r, "at a bound") == 0 {
+		b := rapid.SampledFrom(bounds).Draw(r, "bound")
+		b.set(t)
+		t.bound = b.name
+	}
 }
+
+// bounds are the least and the greatest durations that the options allow, each in worlds of its own.
+var bounds = []bound{
+	{"the shortest pauses", func(t *times) { t.retry.MinBackoff, t.retry.MaxBackoff = time.Millisecond, time.Millisecond }},
+	{"the longest pauses", func(t *times) { t.retry.MinBackoff, t.retry.MaxBackoff = time.Hour, time.Hour }},
+	{"the shortest heartbeats", func(t *times) { t.ttl, t.period, t.periods = 10*time.Millisecond, 10*time.Millisecond, 2 }},
+	{"the longest heartbeats", func(t *times) { t.period, t.periods = time.Hour, 24 }},
+	{"the longest ttl", func(t *times) { *t = usual; t.ttl = 365*24*time.Hour - time.Second }},
+	{"the shortest memory", func(t *times) { t.idle = time.Minute }},
+	{"the longest memory", func(t *times) { t.idle = 365 * 24 * time.Hour }},
+	{"the shortest wait for replicas", func(t *times) { t.acknowledged = time.Millisecond }},
+	{"the longest wait for replicas", func(t *times) { t.acknowledged = t.ttl - time.Millisecond }},
+}
+
+type bound struct {
+	name string
+	set  func(*times)
+}
+
+// brief returns the ttl, but what faults may last for if that is very long.
+func (t times) brief() time.Duration { return min(t.ttl, 10*time.Second) }
+
+// ages reports whether something lasts for so long that nobody waits for its end.
+func (w *world) ages() bool { return max(w.ttl, w.kind.lingers()) > 30*24*time.Hour }
 
 // most returns the maximum number of requests in a world, so that their numbers, which are added to the ttl, hardly
 // change it.
@@ -81,7 +123,7 @@ func (t times) most() int { return int(min(900, 4*t.ttl/time.Millisecond)) }
 
 // late draws an excessive delay: from nothing to several ttls.
 func (w *world) late(r *rapid.T) time.Duration {
-	return duration(r, 4*w.ttl+time.Duration(len(w.requests))*time.Millisecond)
+	return duration(r, 4*w.brief()+time.Duration(len(w.requests))*time.Millisecond)
 }
 
 // world is a server, the processes that use one lock on it, and the faults. One goroutine, which draws from rapid,
@@ -95,6 +137,7 @@ type world struct {
 	due    []event // what the driver will do
 	actors sync.WaitGroup
 	times
+	focus    []string      // features that are used often
 	longest  time.Duration // the longest lease requested, without those ms; guarded by mu
 	lag      time.Duration // the maximum one-way latency
 	noFaults bool          // no faults are injected
@@ -128,8 +171,10 @@ type event struct {
 type run struct {
 	t     *testing.T
 	tally map[string]int
-	took  time.Duration // in virtual time, without waiting for keys to expire after the end
-	first []string      // the log of the first failed schedule
+	// features are those that the schedules of a primitive draw from.
+	features []string
+	took     time.Duration // in virtual time, without waiting for keys to expire after the end
+	first    []string      // the log of the first failed schedule
 }
 
 // newRun begins a run. Events of one instant are not always in the same order, so a failed schedule may not fail
@@ -201,7 +246,7 @@ func (w *world) closeProcesses() {
 		wg.Go(func() {
 			began := time.Now()
 			_ = p.Close()
-			if took := time.Since(began); p.state != crashed && took > closing+pause+w.timeout {
+			if took := time.Since(began); p.state != crashed && took > closing+w.pause()+w.timeout {
 				w.breaks(live, "closing process %d took %v", p.id, took)
 			}
 		})
@@ -300,7 +345,7 @@ func (w *world) after(d time.Duration, do func()) {
 
 // advance advances the time and runs what is due. It checks the state whenever something may have changed.
 func (w *world) advance(d time.Duration) {
-	slice := min(500*time.Millisecond, max(w.period/4, 20*time.Millisecond))
+	slice := max(min(500*time.Millisecond, max(w.period/4, 20*time.Millisecond)), (w.pause()+w.period)/50)
 	for end := time.Now().Add(d); ; {
 		next := end
 		var do func()

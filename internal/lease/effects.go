@@ -28,8 +28,9 @@ func (h *Lease) completeLocked(ev *claim.Event, cause error) {
 	case claim.RenewFailed:
 		ev.Pause, h.lastErr = h.pauseLocked(), cause
 	case claim.ReleaseFailed:
-		ev.Pause, h.cleanup.failure = h.pauseLocked(), cause
-		ev.Last = !h.lock.d.MayRetry(time.Now().Add(ev.Pause))
+		var again bool
+		ev.Pause, again = h.lock.d.RetryPause(h.pauseLocked())
+		ev.Last, h.cleanup.failure = !again, cause
 	}
 	if r := h.request; r != nil {
 		switch ev.Kind {

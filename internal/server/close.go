@@ -75,11 +75,16 @@ func (s *Server) IsClosed() bool {
 	return s.closed
 }
 
-// MayRetry reports whether a cleanup may send again at that time: not after Close has returned.
-func (s *Server) MayRetry(at time.Time) bool {
+// RetryPause returns the pause before a cleanup sends again. While Close waits, a long one is cut, because Close itself ends calls that are
+// under way. ok is false if Close has returned by then.
+func (s *Server) RetryPause(pause time.Duration) (_ time.Duration, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return !s.closed || at.Before(s.closeBy)
+	if !s.closed {
+		return pause, true
+	}
+	pause = min(pause, CloseTimeout/4)
+	return pause, time.Now().Add(pause).Before(s.closeBy)
 }
 
 // BeginWork registers work that Close waits for. It returns false after Close, unless the work releases something.
