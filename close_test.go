@@ -196,3 +196,22 @@ func TestCloseReleasesLeaseThatNobodyGets(t *testing.T) {
 		}
 	})
 }
+
+// TestCloseRepeatsReleaseThatItEnds checks that a release which is under way reaches the server although Close ends its call, also if pauses
+// between attempts are longer than Close waits.
+func TestCloseRepeatsReleaseThatItEnds(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		p := b.processWith(time.Second, lockkeeper.Options{Retry: lockkeeper.RetryPolicy{MinBackoff: time.Hour, MaxBackoff: time.Hour}})
+		lease := must.Get(p.mutex("x").Lock(background))(b)
+		p.unanswered()
+		released, closed := make(chan error, 1), make(chan error, 1)
+		go func() { released <- lease.Release(background) }()
+		synctest.Wait()
+		go func() { closed <- p.Close() }()
+		time.Sleep(100 * time.Millisecond)
+		p.net.Restore()
+		b.must(<-closed)
+		b.must(<-released)
+		check.That(b, !b.Mini.Exists("lock:x"), "the key is there after Close")
+	})
+}

@@ -258,7 +258,7 @@ func TestWrongType(t *testing.T) {
 }
 
 // TestPlaceAheadOfClock: the server has lost its data and its clock was set back, so a waiter rejoins at a place ahead of it. Who arrives
-// then is behind the waiter.
+// then is behind the waiter; also if the clock is set back after it has rejoined.
 func TestPlaceAheadOfClock(t *testing.T) {
 	t.Parallel()
 	onServers(t, lua.All, func(b *bench) {
@@ -270,6 +270,12 @@ func TestPlaceAheadOfClock(t *testing.T) {
 		b.heartbeat(1, waits, int64(place))
 		b.acquire(newcomer, heartbeatTTL)
 		check.That(b, at(waits) == place && at(newcomer) > place, "places %.0f and %.0f, want from %.0f on", at(waits), at(newcomer), place)
+
+		b.rdb.Del(ctx, b.keys[2])
+		b.rdb.HDel(ctx, b.keys[1], "ticket")
+		b.heartbeat(1, waits, int64(place-3.6e9))
+		last, _ := b.rdb.HGet(ctx, b.keys[1], "ticket").Float64()
+		check.That(b, last > 0 && last >= at(waits), "the last ticket is %.0f, and a waiter has %.0f", last, at(waits))
 	})
 }
 

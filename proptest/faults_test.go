@@ -107,6 +107,11 @@ func (w *world) loseReplies(r *rapid.T) {
 // loseOneReply loses a request or a reply. A lease is renewed often enough that it outlasts that.
 func (w *world) loseOneReply(r *rapid.T) {
 	p := draw(r, w.in(running), "process")
+	if list := w.holders(); len(list) > 0 && rapid.Bool().Draw(r, "of a holder") {
+		if q := draw(r, list, "holder"); q.p.state == running {
+			p = q.p
+		}
+	}
 	p.link.Break("evalsha", 1, rapid.SampledFrom(replyFaults).Draw(r, "fault"))
 	harmed := p.harmed
 	p.degrade(lossy, w.brief())

@@ -84,7 +84,8 @@ var mutants = []mutant{
 	{"a hand-off goes to a writer beside readers", "lua/fast/rwlock_hand_on.lua", " or call('ZCARD', lock) ~= 2 then return UNDECIDED end", " then return UNDECIDED end", "rwlock"},
 	{"a hand-off to a writer does not count its streak", "lua/fast/rwlock_hand_on.lua", "readers and readers[2] and streak + 1 or purpose == 'r' and streak or 0, tonumber", "streak, tonumber", "rwlock"},
 	{"a rejoining waiter gets a new place", "lua/heartbeat.lua", "if at > 0 then requeue(token, at) else at = enqueue(token) end", "at = enqueue(token)", "fair"},
-	{"a newcomer overtakes a waiter whose place is ahead of the clock", "lua/lib/queue.lua", "if ticket > now_us and ticket > (", "if ticket < now_us and ticket > (", "lua tests"},
+	{"a newcomer overtakes a waiter whose place is ahead of the clock", "lua/lib/queue.lua", "  if ticket > (tonumber", "  if ticket < now_us and ticket > (tonumber", "lua tests"},
+	{"a newcomer overtakes a waiter that rejoined before the clock was set back", "lua/lib/queue.lua", "  if ticket > (tonumber", "  if ticket > now_us and ticket > (tonumber", "lua tests"},
 	{"a release admits no waiter", "lua/release.lua", "local more = run.type_error and 0 or admit(run)", "local more = 0", "fair"},
 	{"tickets do not rise", "lua/lib/queue.lua", "local ticket = math.max(now_us, (tonumber(call('HGET', meta, 'ticket')) or 0) + 1)", "local ticket = 2000000000000000 - now_us", "fair"},
 	{"the lock's key has no expiry", "lua/fast/rwlock_acquire.lua", "  call('PEXPIRE', lock, ttl)\n", "", "rwlock"},
@@ -147,7 +148,7 @@ var mutants = []mutant{
 	{"a renewal goes beyond MaxLifetime", "internal/claim/lease.go", "		ttl = min(ttl, Millis(r.MaxLifetime-now.Sub(c.since)))\n", "", "fair"},
 	{"a converted lease loses its note", "internal/keeper/request.go", "		t.note = origin.Note\n", "		_ = origin\n", "rwlock"},
 	{"a renewal that was sent late goes beyond MaxLifetime", "internal/claim/lease.go", "			until = min(until, c.since.Add(r.MaxLifetime))\n", "", "internal/claim tests"},
-	{"a failed renewal is repeated after the whole pause", "internal/claim/lease.go", "at := now.Add(e.Pause); c.renewAt == 0 || at < c.renewAt {", "at := now.Add(e.Pause); at > 0 {", "internal/claim tests"},
+	{"a failed renewal is repeated after the whole pause", "internal/claim/lease.go", "at := now.Add(e.Pause); c.renewAt == 0 || at < c.renewAt {", "at := now.Add(e.Pause); at > 0 {", "fair"},
 	{"a failed renewal is repeated without a pause", "internal/claim/lease.go", "at := now.Add(e.Pause); c.renewAt == 0", "at := now; c.renewAt == 0", "internal/claim tests"},
 	// The order of effects.
 	{"a grant between the steps of Close stays at the server", "internal/lease/effects.go", "	if a.unwanted {\n		h.Abandon()\n	}\n", "", "delayed fair"},
@@ -178,6 +179,12 @@ var mutants = []mutant{
 	{"a block is used past those who wait at the server", "internal/ahead/permits.go", "b != nil && p.waiting.Load() == 0 && b.since", "b != nil && b.since", "ratelimit tests/Ahead"},
 	{"a lease that no caller got is reported as released", "internal/lease/event.go", "now := !o.calls && !o.fails", "now := !o.calls", "fair"},
 	{"a refusal outlives its time", "internal/ahead/permits.go", "	if at >= r.until {", "	if at < 0 {", "blocks"},
+	// Options at their bounds, and pairs of features.
+	{"a release is not repeated while Close waits", "internal/server/close.go", "	pause = min(pause, CloseTimeout/4)\n", "", "root tests/CloseRepeats"},
+	{"the queue is kept for ten seconds", "lua/acquire.lua", "extend_expiry(queue, queue_ttl, rank == 0)\n  save", "extend_expiry(queue, 10000, rank == 0)\n  save", "fair"},
+	{"renewals of an extended lease ask for the ttl of its lock", "internal/claim/lease.go", "		c.ttl, c.metadataAt = e.TTL, now\n", "		c.metadataAt = now\n", "fair"},
+	{"an Extend goes beyond MaxLifetime", "internal/lease/renewal.go", "	if err := CheckLifetime(ttl, h.lock.Rules.MaxLifetime, h.Since()); err != nil {\n		return h.lock.Fail(err)\n	}\n", "", "fair"},
+	{"a break of a lease with a note is not told", "lua/break.lua", "local receivers = keeper and publish(", "local receivers = keeper and not string.find(token, '~') and publish(", "fair"},
 	{"an unknown waiter does not rejoin", "internal/wait/queue.go", "		again = q.rejoin(unknown)\n", "", "fair"},
 }
 

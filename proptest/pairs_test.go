@@ -126,12 +126,47 @@ const (
 	lifetimeEnds = "a lease ends with its MaxLifetime"
 	// A lease has the note of the call that acquired it; one that replaces another has that of the other.
 	noteStays = "a lease keeps its note"
+	// A lease lasts for as long as its last Extend says, also if it is converted then; if it is renewed, half of that is always left.
+	extensionLasts = "a lease lasts for as long as it was extended"
 )
 
 // checkLifetimeLocked checks that the lease of a request that is believed to be held has not lasted for too long.
 func (w *world) checkLifetimeLocked(q *request) {
 	if q.lifetimes > 0 && q.believesHeld() && q.p.state != frozen && time.Since(q.heldSince) > q.lifetime() {
 		w.breaksLocked(lifetimeEnds, "%v still holds it %v after it was granted, and it was to last for %v", q, time.Since(q.heldSince), q.lifetime())
+	}
+}
+
+// extendedLocked notes how an Extend has ended.
+func (w *world) extendedLocked(q *request, d time.Duration, began time.Time, err error) {
+	q.extended = 0
+	if q.extensions--; err != nil || q.extensions > 0 {
+		return
+	}
+	q.extended, q.until = d, began.Add(d)
+	if q.lifetimes > 0 && q.origin == nil && q.adopts == nil && q.until.After(q.heldSince.Add(q.lifetime())) {
+		w.breaksLocked(lifetimeEnds, "%v is extended to %v from then on, although it was to last for %v", q, d, q.lifetime())
+	}
+}
+
+// checkExtensionLocked checks that a lease lasts for as long as it was extended. A process that was degraded may have sent a copy of an
+// earlier Extend, to less, which arrives later.
+func (w *world) checkExtensionLocked(v *view, q *request) {
+	if q.extended == 0 || q.extensions > 0 || !q.believesHeld() || q.releaseRequested || q.converting || q.broken || !q.p.neverDegraded() {
+		return
+	}
+	l, held := v.leases[q.lease.Token()]
+	if !held || w.history.unknownLeases[q.lease.Token()] {
+		return
+	}
+	left, want := time.Duration(l.ends-v.now)*time.Microsecond, time.Until(q.until)
+	if !q.fixed && !q.bounded() {
+		want = max(want, q.extended/2-4*w.lag)
+	}
+	if left < want-2*time.Millisecond {
+		w.breaksLocked(extensionLasts, "%v ends in %v, not in %v", q, left, want)
+	} else {
+		w.tally["an extended lease lasts"]++
 	}
 }
 

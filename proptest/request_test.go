@@ -52,6 +52,9 @@ type request struct {
 	staleAt          time.Time     // when it was outside the queue because of a stale subscription
 	holdingSince     time.Time     // since when it has held a lease without knowing it
 	heldSince        time.Time     // since when it has held its lease as far as it knows
+	extensions       int           // that are under way
+	extended         time.Duration // by the last of them, if that has succeeded alone; 0: not
+	until            time.Time     // the end of that
 	used             []string      // features that were used for it
 	longest          time.Duration // the maximum of its lease; 0: the ttl
 	returned         bool
@@ -276,6 +279,7 @@ func (q *request) convertLease() bool {
 	}
 	w.mu.Lock()
 	from.endsLocked()
+	q.extended, q.until = from.extended, from.until
 	gone := !q.cancelled.IsZero()
 	if q.converting = lease.Token() == token; q.converting {
 		w.tally["a lease is kept whose conversion is in doubt"]++
@@ -408,7 +412,9 @@ func (q *request) extend(d time.Duration) {
 	defer cancel()
 	w.mu.Lock()
 	w.usesLocked(q, extends)
+	q.extensions++
 	w.mu.Unlock()
+	began := time.Now()
 	err := q.lease.Extend(ctx, d)
 	if !q.p.awaitRunning() {
 		return
@@ -416,6 +422,7 @@ func (q *request) extend(d time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.noteLocked("%v is extended to %v: %v", q, d, err)
+	w.extendedLocked(q, d, began, err)
 	switch {
 	case err == nil:
 		w.tally["a lease is extended"]++
@@ -558,6 +565,7 @@ func (w *world) checkState() {
 	}
 	for _, q := range w.requests {
 		w.checkLifetimeLocked(q)
+		w.checkExtensionLocked(v, q)
 	}
 	w.checkBrokenLocked()
 	w.checkOwed(v)

@@ -2,6 +2,7 @@ package proptest
 
 import (
 	"slices"
+	"strings"
 	"testing/synctest"
 	"time"
 
@@ -94,6 +95,9 @@ func (w *world) actions(r *rapid.T) map[string]func(*rapid.T) {
 		{"the server fails over", w.failOver, true},
 		{"the server's clock jumps", w.jumpClock, true},
 	} {
+		if strings.HasSuffix(w.bound, "pauses") && fault.name == "an answer is lost" { // which is repeated after a pause
+			actions["another answer is lost"] = fault.action
+		}
 		if fault.rare && rapid.IntRange(0, 3).Draw(r, fault.name) == 0 || !fault.rare && rapid.Bool().Draw(r, fault.name) {
 			actions[fault.name] = fault.action
 			w.noFaults = false

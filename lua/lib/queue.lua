@@ -19,12 +19,12 @@ local function enqueue(token, lapse, try)
   return tonumber(call('ZSCORE', queue, token)), false
 end
 
--- requeue adds a token at the place that it had. It may be ahead of the clock, if the server has lost its data and the clock was set back:
--- then those who arrive from now on are behind it.
+-- requeue adds a token at the place that it had. If the server has lost its data, the last ticket may be an earlier one: then those who
+-- arrive from now on are behind it, also if the clock is ahead of them or is set back later.
 local function requeue(token, at)
   call('ZADD', queue, at, token)
   local ticket = ticket_of(at)
-  if ticket > now_us and ticket > (tonumber(call('HGET', meta, 'ticket')) or 0) then call('HSET', meta, 'ticket', ticket) end
+  if ticket > (tonumber(call('HGET', meta, 'ticket')) or 0) then call('HSET', meta, 'ticket', ticket) end
 end
 
 -- dequeue removes waiters and their heartbeats from the queue: at most a few hundred tokens. It returns how many members it has removed.
