@@ -88,7 +88,8 @@ func (k *Keeper) ID() string { return k.inner.ID() }
 // Close closes the keeper: waiting calls return ErrClosed, held leases are released and their contexts canceled with
 // ErrReleased, and the subscription is closed. It blocks until this is done and the keeper's goroutines have ended, for at
 // most 3 s. If Redis has not answered by then, Close returns an error, and goroutines that wait for an answer remain until
-// the client's timeouts pass or the client is closed. Leases that could not be released expire.
+// the client's timeouts pass or the client is closed. Leases that could not be released expire. Releases that fail meanwhile
+// are repeated after 750 ms at most, whatever Retry says; one that failed before Close is repeated when its pause is over.
 //
 // Close does not close the client, which must stay open until then. It may be called again. The error is that of a lease that could not be released, or
 // that was found to be lost, or says that commands are still in flight.

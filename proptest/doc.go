@@ -6,7 +6,8 @@
 // virtual time and a seed to repeat it.
 //
 // Each schedule has a server, two to four processes with a keeper each, and one lock. Ttls are 10 s, 3 s, 500, 100 and
-// 10 ms. Processes freeze for up to 20 s; requests, replies and messages are delayed by up to several ttls, and late
+// 10 ms. A quarter of the schedules have one duration at the least or the greatest that its option allows: pauses between attempts, heartbeats,
+// ttls, the metadata's ttl, the wait for replicas. Processes freeze for up to 20 s; requests, replies and messages are delayed by up to several ttls, and late
 // duplicates arrive up to 20 s later; the server's clock is set by up to half an hour. Some requests for a mutex set
 // Yield: nobody is granted the key while it is left free, for a tenth of the time at most. A redlock is simulated with
 // clocks that differ by up to an hour and a minority of servers that fails.

@@ -148,7 +148,7 @@ var mutants = []mutant{
 	{"a renewal goes beyond MaxLifetime", "internal/claim/lease.go", "		ttl = min(ttl, Millis(r.MaxLifetime-now.Sub(c.since)))\n", "", "fair"},
 	{"a converted lease loses its note", "internal/keeper/request.go", "		t.note = origin.Note\n", "		_ = origin\n", "rwlock"},
 	{"a renewal that was sent late goes beyond MaxLifetime", "internal/claim/lease.go", "			until = min(until, c.since.Add(r.MaxLifetime))\n", "", "internal/claim tests"},
-	{"a failed renewal is repeated after the whole pause", "internal/claim/lease.go", "at := now.Add(e.Pause); c.renewAt == 0 || at < c.renewAt {", "at := now.Add(e.Pause); at > 0 {", "fair"},
+	{"a failed renewal is repeated after the whole pause", "internal/claim/lease.go", "at := now.Add(e.Pause); c.renewAt == 0 || at < c.renewAt {", "at := now.Add(e.Pause); at > 0 {", "internal/claim tests"},
 	{"a failed renewal is repeated without a pause", "internal/claim/lease.go", "at := now.Add(e.Pause); c.renewAt == 0", "at := now; c.renewAt == 0", "internal/claim tests"},
 	// The order of effects.
 	{"a grant between the steps of Close stays at the server", "internal/lease/effects.go", "	if a.unwanted {\n		h.Abandon()\n	}\n", "", "delayed fair"},

@@ -160,7 +160,7 @@ func (w *world) checkExtensionLocked(v *view, q *request) {
 		return
 	}
 	left, want := time.Duration(l.ends-v.now)*time.Microsecond, time.Until(q.until)
-	if !q.fixed && !q.bounded() {
+	if !q.fixed && !q.bounded() && q.origin == nil { // one that replaces another asks for its own ttl then
 		want = max(want, q.extended/2-4*w.lag)
 	}
 	if left < want-2*time.Millisecond {

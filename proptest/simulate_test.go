@@ -44,7 +44,7 @@ var few = 10
 
 const (
 	many     = 300  // which should reach everything
-	pairsToo = 3000 // which should reach all pairs of features
+	pairsToo = 1000 // which should reach all pairs of features
 )
 
 var (
