@@ -180,7 +180,7 @@ var mutants = []mutant{
 	{"a lease that no caller got is reported as released", "internal/lease/event.go", "now := !o.calls && !o.fails", "now := !o.calls", "fair"},
 	{"a refusal outlives its time", "internal/ahead/permits.go", "	if at >= r.until {", "	if at < 0 {", "blocks"},
 	// Options at their bounds, and pairs of features.
-	{"a release is not repeated while Close waits", "internal/server/close.go", "	pause = min(pause, CloseTimeout/4)\n", "", "root tests/CloseRepeats"},
+	{"a release is not repeated while Close waits", "internal/server/close.go", "		pause = min(pause, CloseTimeout/4)\n", "", "root tests/CloseRepeats"},
 	{"the queue is kept for ten seconds", "lua/acquire.lua", "extend_expiry(queue, queue_ttl, rank == 0)\n  save", "extend_expiry(queue, 10000, rank == 0)\n  save", "fair"},
 	{"renewals of an extended lease ask for the ttl of its lock", "internal/claim/lease.go", "		c.ttl, c.metadataAt = e.TTL, now\n", "		c.metadataAt = now\n", "fair"},
 	{"an Extend goes beyond MaxLifetime", "internal/lease/renewal.go", "	if err := CheckLifetime(ttl, h.lock.Rules.MaxLifetime, h.Since()); err != nil {\n		return h.lock.Fail(err)\n	}\n", "", "fair"},

@@ -28,9 +28,8 @@ func (h *Lease) completeLocked(ev *claim.Event, cause error) {
 	case claim.RenewFailed:
 		ev.Pause, h.lastErr = h.pauseLocked(), cause
 	case claim.ReleaseFailed:
-		var again bool
-		ev.Pause, again = h.lock.d.RetryPause(h.pauseLocked())
-		ev.Last, h.cleanup.failure = !again, cause
+		ev.Pause, ev.Last = h.lock.d.RetryPause(h.pauseLocked())
+		h.cleanup.failure = cause
 	}
 	if r := h.request; r != nil {
 		switch ev.Kind {

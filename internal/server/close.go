@@ -75,16 +75,15 @@ func (s *Server) IsClosed() bool {
 	return s.closed
 }
 
-// RetryPause returns the pause before a cleanup sends again. While Close waits, a long one is cut, because Close itself ends calls that are
-// under way. ok is false if Close has returned by then.
-func (s *Server) RetryPause(pause time.Duration) (_ time.Duration, ok bool) {
+// RetryPause returns the pause before a cleanup sends again. Close cuts it, because it ends calls itself. last: Close has returned by then.
+func (s *Server) RetryPause(pause time.Duration) (_ time.Duration, last bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.closed {
-		return pause, true
+	if s.closed {
+		pause = min(pause, CloseTimeout/4)
+		last = !time.Now().Add(pause).Before(s.closeBy)
 	}
-	pause = min(pause, CloseTimeout/4)
-	return pause, time.Now().Add(pause).Before(s.closeBy)
+	return pause, last
 }
 
 // BeginWork registers work that Close waits for. It returns false after Close, unless the work releases something.
