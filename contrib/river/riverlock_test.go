@@ -4,10 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"log/slog"
 	"path/filepath"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -109,72 +107,43 @@ func TestRefusedJobIsSnoozedAndKeepsItsAttempts(t *testing.T) {
 	}
 }
 
-// TestEndsTogether: what ends a job can coincide. The steps happen in this order, and then the job returns, or is refused.
-func TestEndsTogether(t *testing.T) {
-	failed := errors.New("failed")
-	for _, c := range []struct {
-		steps    string
-		returned error
-		errors   []error // all that the error matches; none: it is nil
-		snoozed  bool
-	}{
-		{"", nil, nil, false},
-		{"lose", nil, nil, false},
-		{"lose", failed, []error{failed, lockkeeper.ErrLost}, false},
-		{"lose ended", lockkeeper.ErrLost, []error{lockkeeper.ErrLost}, false},
-		{"cancel", nil, nil, false},
-		{"cancel", context.Canceled, []error{context.Canceled}, false},
-		{"cancel lose", failed, []error{failed, lockkeeper.ErrLost}, false},
-		{"close", failed, []error{failed}, false},
-		{"refused", nil, []error{lockkeeper.ErrNotAcquired}, true},
-		{"refused cancel", nil, []error{lockkeeper.ErrNotAcquired}, true},
-		{"refused close", nil, []error{lockkeeper.ErrNotAcquired}, true},
-	} {
-		t.Run(fmt.Sprint(c.steps, ", ", c.returned), func(t *testing.T) {
+// TestEndsWhileRefused: this happens as a job is refused: it is snoozed all the same. What can end together with a job that runs is in the
+// tests of joblimit.
+func TestEndsWhileRefused(t *testing.T) {
+	for _, name := range []string{"nothing", "cancel", "close"} {
+		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := lockkeepertest.New(t)
 				ctx, cancel := context.WithCancel(t.Context())
-				steps, refused := strings.CutPrefix(c.steps, "refused")
-				step := map[string]func(context.Context){
-					"lose":   func(context.Context) { s.LoseLease(t, "job:export") },
-					"ended":  func(ctx context.Context) { <-ctx.Done() },
-					"cancel": func(context.Context) { cancel() },
-				}
-				happens := func(ctx context.Context) error {
-					for _, name := range strings.Fields(steps) {
-						step[name](ctx)
-					}
-					return c.returned
-				}
-				k := s.Keeper(t, &lockkeeper.Options{Hooks: lockkeeper.Hooks{AcquireDone: func(e lockkeeper.Event) {
-					if refused {
-						_ = happens(ctx)
-					}
-				}}})
-				step["close"] = func(context.Context) { _ = k.Close() }
-				l, holder := must(joblimit.Exclusive(k, nil)), must(joblimit.Exclusive(s.Keeper(t, nil), nil))
-				run := func(l *joblimit.Limiter, ctx context.Context, fn func(context.Context) error) error {
-					job := &rivertype.JobRow{Kind: "export"}
-					return riverlock.Middleware(l, nil).Work(ctx, job, fn)
-				}
-				limited := func() (err error) { return run(l, ctx, happens) }
+				var k *lockkeeper.Keeper
+				ends := map[string]func(){"nothing": func() {}, "cancel": cancel, "close": func() { _ = k.Close() }}[name]
+				k = s.Keeper(t, &lockkeeper.Options{Hooks: lockkeeper.Hooks{AcquireDone: func(lockkeeper.Event) { ends() }}})
+				refused, holder := must(joblimit.Exclusive(k, nil)), must(joblimit.Exclusive(s.Keeper(t, nil), nil))
 				var err error
-				if refused {
-					must(0, run(holder, t.Context(), func(context.Context) error { err = limited(); return nil }))
-				} else {
-					err = limited()
-				}
-				if (err == nil) != (len(c.errors) == 0) || errors.As(err, new(*river.JobSnoozeError)) != c.snoozed {
+				must(0, work(holder, t.Context(), func(context.Context) error {
+					err = work(refused, ctx, func(context.Context) error { t.Error("the job was run"); return nil })
+					return nil
+				}))
+				if !errors.As(err, new(*river.JobSnoozeError)) || !errors.Is(err, lockkeeper.ErrNotAcquired) {
 					t.Errorf("%v", err)
-				}
-				for _, want := range c.errors {
-					if !errors.Is(err, want) {
-						t.Errorf("%v; want %v", err, want)
-					}
 				}
 				s.RequireFree(t, "job:export")
 			})
 		})
+	}
+}
+
+func work(l *joblimit.Limiter, ctx context.Context, fn func(context.Context) error) error {
+	return riverlock.Middleware(l, nil).Work(ctx, &rivertype.JobRow{Kind: "export"}, fn)
+}
+
+// TestFailsAsItsContextEnds: a job that runs and fails as its context ends is not snoozed.
+func TestFailsAsItsContextEnds(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	l := must(joblimit.Exclusive(lockkeepertest.New(t).Keeper(t, nil), nil))
+	err := work(l, ctx, func(ctx context.Context) error { cancel(); return ctx.Err() })
+	if !errors.Is(err, context.Canceled) || errors.As(err, new(*river.JobSnoozeError)) {
+		t.Errorf("%v", err)
 	}
 }
 
