@@ -185,11 +185,8 @@ var mutants = []mutant{
 	{"renewals of an extended lease ask for the ttl of its lock", "internal/claim/lease.go", "		c.ttl, c.metadataAt = e.TTL, now\n", "		c.metadataAt = now\n", "fair"},
 	{"an Extend goes beyond MaxLifetime", "internal/lease/renewal.go", "	if err := CheckLifetime(ttl, h.lock.Rules.MaxLifetime, h.Since()); err != nil {\n		return h.lock.Fail(err)\n	}\n", "", "fair"},
 	{"a break of a lease with a note is not told", "lua/break.lua", "local receivers = keeper and publish(", "local receivers = keeper and not string.find(token, '~') and publish(", "fair"},
-	{"a request that has ended sends heartbeats", "internal/keeper/request.go", "	r.ended.Close()\n	r.unregister()\n", "	r.ended.Close()\n	r.lock.k.Messages.Unregister(r.Serial(), r)\n", "fair"},
 	{"every attempt of a release is work of its own", "internal/lease/effects.go", "	if a.Release && h.cleanup == nil {\n", "	if a.Release {\n", "delayed fair"},
-	{"the timer of a lease that is over stays", "internal/lease/effects.go", "	case a.StopTimer:\n		d.Timers.Cancel(&h.timer)\n", "", "delayed fair"},
 	{"a ttl is cut to 32 bits", "internal/claim/time.go", "return int64(d / time.Millisecond) }", "return int64(int32(d / time.Millisecond)) }", "fair"},
-	{"a lease is renewed a minute before its end at the latest", "internal/claim/lease.go", "max(c.deadline.Sub(now)/3, Duration(c.ttl)/30)", "max(c.deadline.Sub(now)-Duration(60_000), Duration(c.ttl)/30)", "fair"},
 	{"an unknown waiter does not rejoin", "internal/wait/queue.go", "		again = q.rejoin(unknown)\n", "", "fair"},
 }
 
