@@ -387,3 +387,23 @@ func TestReadingLimitsWritesNothing(t *testing.T) {
 		}
 	})
 }
+
+// TestHandOnKeepsLimitInForce: permits are handed on within the limit that SetLimit has left, whatever the callers' own is.
+func TestHandOnKeepsLimitInForce(t *testing.T) {
+	t.Parallel()
+	onServers(t, []*lua.Set{lua.Semaphore}, func(b *bench) {
+		const limits = "2:0:0"
+		b.listen("w")
+		for inForce, want := range map[int]int64{2: lua.Granted, 1: lua.Undecided} {
+			b.rdb.FlushAll(ctx)
+			own, other, waiter := b.token("a", 1), b.token("b", 1), b.token("w", 1)
+			b.semaphoreAcquire(lua.Granted, limits, own, 0)
+			b.semaphoreAcquire(lua.Granted, limits, other, 0)
+			b.semaphoreAcquire(lua.Waiting, limits, waiter, heartbeatTTL)
+			b.code(b.eval(b.set.Limit, limitArgs(limits, inForce, "")), lua.Granted)
+			args := protocol.HandOnArgs(nil, own, channelPrefix, protocol.EpochOf(metadataTTL), way)
+			code, err := b.run(b.set.Fast.HandOn, args...).Int64()
+			check.That(b, err == nil && code == want, "limit %d: the fast script replied %d, want %d (%v)", inForce, code, want, err)
+		}
+	})
+}
