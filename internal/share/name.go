@@ -169,7 +169,7 @@ func (x *exclusion) end() {
 	x.over = true
 }
 
-// releaseIdle releases the leases of a semaphore that nobody has, and waits as awaitReleases does.
+// releaseIdle releases the leases of a semaphore that nobody has, and waits as awaitReleases does. It reports whether there were any.
 func (n *name) releaseIdle(ctx context.Context, k *keeper.Keeper) bool {
 	n.mu.Lock()
 	idle := n.idle
@@ -178,7 +178,7 @@ func (n *name) releaseIdle(ctx context.Context, k *keeper.Keeper) bool {
 	for _, s := range idle {
 		s.close()
 	}
-	return n.awaitReleases(ctx, k)
+	return n.awaitReleases(ctx, k) || len(idle) > 0 // which the server may have answered before that
 }
 
 // awaitReleases waits until the server has answered for the leases that the process has begun to release, so that a call which does not wait
