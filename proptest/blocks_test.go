@@ -93,8 +93,9 @@ func (w *blocksWorld) spent() (n int, others bool) {
 	w.server.mu.Lock()
 	defer w.server.mu.Unlock()
 	members, _ := w.server.mini.SortedSet(w.keys.Lock)
+	now := w.server.nowLocked().UnixMicro() // as the script counts: in whole µs, with both ends of the window
 	for member, score := range members {
-		if t, is := protocol.ParseToken(strings.TrimPrefix(member, "@")); is && member[0] == '@' && time.Since(time.UnixMicro(-int64(score))) <= w.window {
+		if t, is := protocol.ParseToken(strings.TrimPrefix(member, "@")); is && member[0] == '@' && now+int64(score) <= w.window.Microseconds() {
 			n += int(t.Number)
 		}
 	}
