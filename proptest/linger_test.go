@@ -422,7 +422,7 @@ func (w *lingerWorld) runs(x program, p int, random *rand.Rand, pause time.Durat
 // reads, writes and takes are the programs of readers, of writers, and of those who take a mutex or permits.
 func (w *lingerWorld) reads(upgrades bool) program {
 	get := func(l *lingerLock, _ *rand.Rand) (acquirer, int) { return l.RLock, 0 }
-	return program{get: get, upgrades: upgrades, patience: 3 * time.Second, most: 3 * time.Second, longest: lingerReads, spread: 8}
+	return program{get: get, upgrades: upgrades, patience: 3*time.Second + w.linger, most: 3*time.Second + w.linger, longest: lingerReads, spread: 8}
 }
 
 func (w *lingerWorld) writes() program {
@@ -433,7 +433,7 @@ func (w *lingerWorld) writes() program {
 		return l.Lock.Lock, 0
 	}
 	most := w.linger + lingerReads + w.slack()
-	return program{get: get, write: true, patience: 10 * time.Second, most: most, longest: lingerWrites, spread: 1}
+	return program{get: get, write: true, patience: 10*time.Second + w.linger, most: most, longest: lingerWrites, spread: 1}
 }
 
 func (w *lingerWorld) takes() program {
@@ -452,7 +452,7 @@ func (w *lingerWorld) takes() program {
 		return locker.Lock, permits
 	}
 	most := time.Duration(w.callers) * (w.linger + lingerTurns + w.slack())
-	return program{get: get, write: true, patience: time.Minute, most: most, longest: lingerTurns, spread: 8}
+	return program{get: get, write: true, patience: max(time.Minute, most), most: most, longest: lingerTurns, spread: 8}
 }
 
 // lock acquires the lock of a process for writing, or its mutex, or all permits.
@@ -608,8 +608,14 @@ func (w *lingerWorld) breaksLease(p *process) {
 // schedules draws a schedule.
 func (w *lingerWorld) schedules(r *rapid.T) {
 	w.faultless = rapid.IntRange(0, 3).Draw(r, "without faults") == 0
-	ttl := rapid.SampledFrom([]time.Duration{10 * time.Second, 3 * time.Second, time.Second}).Draw(r, "ttl")
-	lingers := []time.Duration{2 * time.Millisecond, 20 * time.Millisecond, 100 * time.Millisecond, ttl / 3}
+	ttl := rapid.SampledFrom([]time.Duration{10 * time.Second, 3 * time.Second, time.Second, 10 * time.Millisecond, time.Minute}).Draw(r, "ttl")
+	lingers := []time.Duration{2 * time.Millisecond, 20 * time.Millisecond, 100 * time.Millisecond, ttl / 3} // the greatest, but of a minute
+	switch ttl {
+	case 10 * time.Millisecond:
+		lingers = []time.Duration{time.Nanosecond, time.Microsecond, ttl / 3}
+	case time.Minute:
+		lingers = []time.Duration{time.Nanosecond, 10 * time.Second}
+	}
 	w.linger = rapid.SampledFrom(lingers).Draw(r, "linger")
 	w.lag = rapid.SampledFrom([]time.Duration{0, 2 * time.Millisecond}).Draw(r, "lag")
 	processes := rapid.IntRange(2, 3).Draw(r, "processes")
@@ -647,7 +653,7 @@ func (w *lingerWorld) schedules(r *rapid.T) {
 			w.fault(r)
 		}
 	}
-	w.conclude(w.pass, sharedProgress, w.serves)
+	w.conclude(time.Minute+ttl+time.Duration(w.callers)*w.linger, 0, w.pass, sharedProgress, w.serves)
 }
 
 // serves acquires the lock of a process at the end of a schedule.

@@ -26,7 +26,7 @@ func (*mutexLock) queuesAll() bool   { return false }
 func (m *mutexLock) lingers() time.Duration { return m.yield }
 
 func (m *mutexLock) settings(r *rapid.T) {
-	m.yield = rapid.SampledFrom([]time.Duration{0, 0, 5 * time.Second, 700 * time.Millisecond, 50 * time.Millisecond, time.Millisecond}).Draw(r, "yield")
+	m.yield = rapid.SampledFrom([]time.Duration{0, 0, 10 * time.Second, 700 * time.Millisecond, 50 * time.Millisecond, time.Millisecond}).Draw(r, "yield")
 }
 
 func (m *mutexLock) wants(r *rapid.T, q *request) {

@@ -84,21 +84,25 @@ func (w *world) inject(r *rapid.T, what string, p *process, d time.Duration) {
 	}
 }
 
-// conclude ends all faults, and checks that each process is served then, and that nothing is left.
-func (w *world) conclude(advance func(time.Duration), promise string, served func(context.Context, *process) error) {
+// conclude ends all faults, and checks that each process is served then, within that time, and that
+// nothing is left when what remains on purpose is gone.
+func (w *world) conclude(within, remains time.Duration, advance func(time.Duration), promise string, served func(context.Context, *process) error) {
 	w.server.thaw()
 	for _, p := range w.in(running) {
 		p.link.recover()
 	}
 	advance(8*time.Second + w.settling()) // until the last fault would have ended anyway
 	for _, p := range w.in(running) {     // one after the other
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), within)
 		if err := served(ctx, p); err != nil {
 			w.breaks(promise, "process %d at the end: %v", p.id, err)
 		}
 		cancel()
 	}
 	w.stop()
-	time.Sleep(2*time.Minute + w.setBack)
+	for _, p := range w.processes {
+		_ = p.rdb.Close() // those that crashed would dial for as long as time passes
+	}
+	time.Sleep(2*time.Minute + w.setBack + remains)
 	w.checkLeft(true, w.server.keys())
 }

@@ -39,6 +39,7 @@ type quorum struct {
 	*world
 	servers []*node
 	clients []*client
+	limit   time.Duration // ServerTimeout
 	stop    chan struct{} // closed when the clients should finish
 	gone    sync.WaitGroup
 
@@ -69,8 +70,7 @@ type client struct {
 }
 
 const (
-	quorumTTL   = 2 * time.Second
-	quorumLimit = 100 * time.Millisecond
+	quorumTTL = 2 * time.Second
 	// quorumSettling is how long leftovers of an attempt or a fault take at most to expire or be released.
 	quorumSettling = quorumTTL + time.Second
 )
@@ -79,6 +79,7 @@ const (
 func (q *quorum) build() {
 	w := q.world
 	w.timeout = rapid.SampledFrom([]time.Duration{usual.timeout, 7 * time.Second}).Draw(w.r, "timeout")
+	q.limit = rapid.SampledFrom([]time.Duration{100 * time.Millisecond, time.Millisecond, quorumTTL / 2}).Draw(w.r, "limit") // two are bounds
 	n := rapid.SampledFrom([]int{3, 3, 5}).Draw(w.r, "servers")
 	for range n {
 		s := &node{mini: miniredis.NewMiniRedis(), offset: time.Duration(rapid.IntRange(-3600, 3600).Draw(w.r, "clock")) * time.Second}
@@ -99,7 +100,9 @@ func (q *quorum) build() {
 		q.clients = append(q.clients, c)
 		for _, s := range q.servers {
 			net := faultnet.New(faultnet.Buffer(func(context.Context, string, string) (net.Conn, error) { return s.mini.Dial() }))
-			net.Delay(time.Duration(rapid.IntRange(0, 8).Draw(w.r, "delay")) * time.Millisecond)
+			if q.limit > time.Millisecond {
+				net.Delay(time.Duration(rapid.IntRange(0, 8).Draw(w.r, "delay")) * time.Millisecond)
+			}
 			rdb := redis.NewClient(net.Options(q.timeout))
 			k, err := lockkeeper.New(rdb, &lockkeeper.Options{
 				NoOwner:     true,
@@ -117,7 +120,7 @@ func (q *quorum) build() {
 // renew creates the lock anew, without what it knows of the servers' clocks.
 func (c *client) renew() {
 	var err error
-	c.lock, err = redlock.New(c.keepers, "x", &redlock.Options{TTL: quorumTTL, ServerTimeout: quorumLimit})
+	c.lock, err = redlock.New(c.keepers, "x", &redlock.Options{TTL: quorumTTL, ServerTimeout: c.q.limit})
 	if err != nil {
 		c.q.r.Fatal(err)
 	}

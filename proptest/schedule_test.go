@@ -356,7 +356,7 @@ func (w *world) finish(r *rapid.T) {
 	w.checkLeft(len(v.leases) > 0 || len(v.queue) > 0, w.server.keys())
 	time.Sleep(tombstoneTTL)
 	w.checkLeft(true, w.server.keys())
-	time.Sleep(w.idle + w.longest)
+	time.Sleep(w.idle + w.longest + w.kind.lingers()) // the metadata of a window is kept for two
 	w.server.now()
 	w.checkLeft(true, w.server.mini.Keys())
 }

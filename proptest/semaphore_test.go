@@ -75,7 +75,9 @@ func (p *permits) settings(r *rapid.T) {
 		p.window = rapid.IntRange(1, 6).Draw(r, "in a window")
 	}
 	if p.window > 0 {
-		p.per = rapid.SampledFrom([]time.Duration{100 * time.Millisecond, time.Second, 3 * time.Second}).Draw(r, "per")
+		p.per = rapid.SampledFrom([]time.Duration{
+			100 * time.Millisecond, time.Second, 3 * time.Second, time.Second, ratelimit.MinWindow, ratelimit.MaxWindow,
+		}).Draw(r, "per")
 	}
 	p.highest = p.atOnce
 }
@@ -236,7 +238,8 @@ func (p *permits) vacant(v *view) bool { return p.window == 0 && len(v.leases) =
 
 func (p *permits) free(v *view) bool { return p.window == 0 && len(v.leases) == 0 && len(v.queue) == 0 }
 
-func (p *permits) lingers() time.Duration { return p.per + p.pause }
+// lingers returns for how long permits stay that return by the clock: until those of a period are removed together, and for a pause.
+func (p *permits) lingers() time.Duration { return p.per + min(p.per, time.Minute) + p.pause }
 
 func (p *permits) serverDegraded(lost bool, was, now int64) {
 	if lost {
@@ -250,6 +253,12 @@ func (p *permits) serverDegraded(lost bool, was, now int64) {
 }
 
 func (p *permits) actions(w *world) map[string]func(*rapid.T) {
+	switch p.per {
+	case ratelimit.MinWindow:
+		w.reach("at its bound: the shortest window")
+	case ratelimit.MaxWindow:
+		w.reach("at its bound: the longest window")
+	}
 	actions := map[string]func(*rapid.T){}
 	if w.now(w.r, sets, 4) {
 		actions["the limit changes"] = p.limitChanges(w)

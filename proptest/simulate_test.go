@@ -22,7 +22,7 @@ var primitives = []struct {
 	{"rwlock", func() primitive { return &readWriteLock{} }, nil, []string{
 		"a lease is converted", "readers go before the next writer",
 	}, []string{sets, halts}},
-	{"semaphore", func() primitive { return &permits{} }, []uint64{2}, []string{"the limit changes", "the limit is paused"}, []string{converts}},
+	{"semaphore", func() primitive { return &permits{} }, []uint64{2}, []string{"the limit changes", "the limit is paused", "at its bound: the shortest window", "at its bound: the longest window"}, []string{converts}},
 }
 
 // reached is what many schedules of any primitive should reach.
