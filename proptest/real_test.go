@@ -61,7 +61,9 @@ func realSequence(r *rapid.T, u *run, rdb *redis.Client, kind primitive) {
 		kind.settings(r)
 	case *permits:
 		kind.settings(r)
-		kind.per *= 1000 // none returns meanwhile
+		if kind.window > 0 {
+			kind.per = max(kind.per, time.Hour) // none returns meanwhile
+		}
 	}
 	w.begin()
 	set := kind.scripts()
