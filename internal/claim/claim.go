@@ -27,7 +27,7 @@ type Mode uint8
 const (
 	Try  Mode = iota // refused; sent MaxTries times at most
 	Wait             // queued; sent for as long as the retry policy allows
-	Part             // of a majority: goes on after a refusal, until its owner ends it; sent twice at most each time
+	Part             // of a majority: refused; sent twice at most. What it leaves is released with the whole, or by Close
 )
 
 // MaxTries bounds how often a request that does not wait is sent, if its replies fail or come too late.

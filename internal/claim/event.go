@@ -103,7 +103,6 @@ type Effects struct {
 	WakeupHeard bool    // report that a message brought the grant
 	AskBreaker  bool    // ask the server who has broken what the token had
 	Deliver     bool    // the request has ended: unblock its caller
-	Refusal     Reason  // of a part: why this attempt brought nothing; the request goes on
 	RenewFor    int64   // send a renewal for so many ms; 0: none
 	Metadata    bool    // it includes the metadata
 	Notify      bool    // of ExtendBegan: the head of the queue is to be told of the new end

@@ -15,12 +15,10 @@ func (c *Claim) asking(r *Rules, now Instant, e *Event, out *Effects) {
 	case AskFailed:
 		last := c.failedTry() || !e.Retryable
 		switch {
-		case c.mode == Part && (last || e.Outcome != InDoubt):
-			c.refusePart(ByError, out)
+		case last || e.Exhausted && c.mode != Part || c.mode == Part && e.Outcome != InDoubt:
+			c.fail(r, now, ByError, out)
 		case c.mode == Part:
 			c.ask(false, out)
-		case last || e.Exhausted:
-			c.fail(r, now, ByError, out)
 		default:
 			c.paused, out.Pause = true, true
 		}
@@ -46,9 +44,6 @@ func (c *Claim) pending(r *Rules, now Instant, e *Event, out *Effects) {
 		c.fail(r, now, ByBreak, out)
 	case NotBroken:
 		c.fail(r, now, ByTombstone, out)
-	case Forgotten:
-		c.state, c.reason, c.paused = Over, ByCaller, false
-		out.Deliver, out.StopTimer = true, true
 	}
 }
 
@@ -72,19 +67,12 @@ func (c *Claim) failedTry() (last bool) {
 	return false
 }
 
-// refusePart ends an attempt of a part, whose owner may make another one.
-func (c *Claim) refusePart(reason Reason, out *Effects) { c.tries, out.Refusal = 0, reason }
-
 // replied handles a reply to the request.
 func (c *Claim) replied(r *Rules, now Instant, e *Event, out *Effects) {
 	c.paused = false
 	if e.Code == Undecided && !e.Fast || c.mode == Part && e.Code != Granted && e.Code != Denied && e.Code != Tombstoned {
 		c.copies.atServer = inDoubt // no script replies so
-		if c.mode == Part {
-			c.refusePart(ByError, out)
-		} else {
-			c.fail(r, now, ByError, out)
-		}
+		c.fail(r, now, ByError, out)
 		return
 	}
 	switch e.Code {
@@ -96,12 +84,9 @@ func (c *Claim) replied(r *Rules, now Instant, e *Event, out *Effects) {
 		}
 		// It is over already. As for a reply that does not come, the request is sent again, at once.
 		c.late, c.general = true, false
-		switch last := c.failedTry(); {
-		case c.mode == Part:
-			c.refusePart(ByLateness, out)
-		case last || e.Exhausted:
+		if c.failedTry() || e.Exhausted || c.mode == Part {
 			c.fail(r, now, ByLateness, out)
-		default:
+		} else {
 			c.ask(false, out)
 		}
 	case Queued:
@@ -121,14 +106,10 @@ func (c *Claim) replied(r *Rules, now Instant, e *Event, out *Effects) {
 			return
 		}
 		c.copies.refused()
-		if c.mode == Part {
-			c.refusePart(ByDenial, out)
-		} else {
-			c.fail(r, now, ByDenial, out)
-		}
+		c.fail(r, now, ByDenial, out)
 	case Tombstoned:
 		if c.mode == Part {
-			c.refusePart(ByTombstone, out)
+			c.fail(r, now, ByTombstone, out)
 		} else {
 			out.AskBreaker = true
 		}
@@ -215,7 +196,7 @@ func (c *Claim) grant(r *Rules, now Instant, state State, fence int64, sent Inst
 func (c *Claim) fail(r *Rules, now Instant, reason Reason, out *Effects) {
 	c.reason, c.paused = reason, false
 	out.Deliver, out.StopTimer = true, true
-	if !c.copies.needCleanup() {
+	if !c.copies.needCleanup() || c.mode == Part && reason != ByClose { // what a part may have left is released with the whole
 		c.state = Over
 		return
 	}

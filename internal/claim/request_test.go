@@ -90,9 +90,12 @@ func TestRequest(t *testing.T) {
 		[]step{called, {1, Event{Kind: Replied, Code: Undecided}, Releasing, "Deliver Release StopTimer"}}, hasTombstone(true))
 	check(t, "an earlier request with the token may still run", New(Part, false, true), []step{
 		called,
-		{1, Event{Kind: Replied, Code: Denied}, Asking, "Refusal=ByDenial"},
-		{2, Event{Kind: Cancelled}, Releasing, "Deliver Release StopTimer"},
-	}, hasTombstone(true))
+		{1, Event{Kind: Replied, Code: Denied}, Over, "Deliver Finished StopTimer"},
+	}, func(t *testing.T, c *Claim) {
+		if !c.InDoubt() {
+			t.Error("the owner does not learn that a copy may run")
+		}
+	})
 }
 
 func TestPart(t *testing.T) {
@@ -100,8 +103,7 @@ func TestPart(t *testing.T) {
 	check(t, "it is sent twice, if the first call may have run", New(Part, false, false), []step{
 		called,
 		{1, inDoubt, Asking, "Ask"},
-		{2, inDoubt, Asking, "Refusal=ByError"},
-		{3, Event{Kind: Forgotten}, Over, "Deliver Finished StopTimer"},
+		{2, inDoubt, Over, "Deliver Finished StopTimer"},
 	}, func(t *testing.T, c *Claim) {
 		if !c.NeedsCleanup() {
 			t.Error("the owner is not told to release what may be left")
@@ -109,18 +111,20 @@ func TestPart(t *testing.T) {
 	})
 	check(t, "and once, if it has not", New(Part, false, false), []step{
 		called,
-		{1, Event{Kind: AskFailed, Outcome: NotSent, Retryable: true}, Asking, "Refusal=ByError"},
-		{2, Event{Kind: Cancelled}, Over, "Deliver Finished StopTimer"},
+		{1, Event{Kind: AskFailed, Outcome: NotSent, Retryable: true}, Over, "Deliver Finished StopTimer"},
 	})
 	check(t, "its reply is late, though the retry policy repeats no more", New(Part, false, false), []step{
 		called,
-		{10_000, Event{Kind: Replied, Code: Granted, Sent: at(0), Exhausted: true}, Asking, "Refusal=ByLateness"},
+		{10_000, Event{Kind: Replied, Code: Granted, Sent: at(0), Exhausted: true}, Over, "Deliver Finished StopTimer"},
 	})
 	check(t, "a reply that is none of its script", New(Part, false, false), []step{
 		called,
-		{1, Event{Kind: Replied, Code: Queued, Sent: at(0), Place: 1}, Asking, "Refusal=ByError"},
-		{2, Event{Kind: Cancelled}, Releasing, "Deliver Release StopTimer"},
-	}, hasTombstone(true))
+		{1, Event{Kind: Replied, Code: Queued, Sent: at(0), Place: 1}, Over, "Deliver Finished StopTimer"},
+	}, func(t *testing.T, c *Claim) {
+		if !c.InDoubt() {
+			t.Error("the owner does not learn that a copy may run")
+		}
+	})
 	checkBy(t, func(r *Rules) { r.MaxLifetime = 20 * time.Second }, "its lifetime is that of the whole",
 		since(New(Part, false, false), -15_000), []step{
 			called, granted,

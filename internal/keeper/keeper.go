@@ -4,7 +4,7 @@
 //   - Keeper (keeper.go) puts together what a keeper has: the server, its leases, those who wait, and messages; and closes it.
 //   - Lock (lock.go) is one name of one primitive; Convert (convert.go) replaces a lease by another one of the name.
 //   - request (request.go) is what a Lease needs until it is granted: the calls, and the caller that waits.
-//   - TokenRequest (part.go) is a request for a part of a lease at several servers.
+//   - AskPart (part.go) asks for a part of a lease at several servers.
 //   - Limits (limits.go) are those of semaphores and rate limits; replicas.go waits until replicas have a grant.
 //
 // Below it are packages lease (what becomes of a token), wait (those who wait), views and server; above it share (a lease that callers of the

@@ -86,28 +86,6 @@ func TestLostReplyTombstonesWindowRequest(t *testing.T) {
 	})
 }
 
-// TestEndedRequestKeepsNextOfSameToken checks that the end of a request does not remove a later request with the same token.
-func TestEndedRequestKeepsNextOfSameToken(t *testing.T) {
-	inBubble(t, func(s *fixture) {
-		const token = "some token"
-		l := s.lock("x")
-		first := l.NewTokenRequest(token, time.Time{}, nil, false)
-		next := l.NewTokenRequest(token, time.Time{}, nil, false)
-		registered := func() bool {
-			taken, _ := s.Messages.Register(token, &next.request, false)
-			return taken
-		}
-		first.Cancel(server.ErrReleased)
-		if !registered() {
-			t.Error("the request that is under way is not registered any more")
-		}
-		next.Cancel(server.ErrReleased)
-		if registered() {
-			t.Error("a request that has ended is still registered")
-		}
-	})
-}
-
 // TestRequestThatHasEndedIsNotSent checks that a request which Close ends before it was sent takes nothing, although its caller has
 // not been scheduled since: its cleanup does not know of a call that is sent later.
 func TestRequestThatHasEndedIsNotSent(t *testing.T) {
@@ -118,13 +96,6 @@ func TestRequestThatHasEndedIsNotSent(t *testing.T) {
 				return errors.New("it would be queued again")
 			}
 			return r.err
-		},
-		"part of a majority": func(l *Lock, r *request) error {
-			answers := make(replies, 1)
-			part := l.NewTokenRequest(r.Token(), time.Time{}, nil, false)
-			part.Cancel(r.err)
-			part.Send(0, answers)
-			return (<-answers).Err
 		},
 	} {
 		subtest(t, what, func(s *fixture) {
@@ -142,11 +113,6 @@ func TestRequestThatHasEndedIsNotSent(t *testing.T) {
 		})
 	}
 }
-
-// replies receives the outcome of a TokenRequest.
-type replies chan TokenReply
-
-func (c replies) TokenAnswered(_ int, _ *TokenRequest, reply TokenReply) { c <- reply }
 
 // TestTryLockHonorsMaxElapsed checks that TryLock honors MaxElapsed although each attempt may wait for the client's
 // timeout.

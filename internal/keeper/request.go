@@ -20,10 +20,10 @@ import (
 type request struct {
 	*lease.Lease
 	lock       *Lock
-	policyArg  any           // the token of the lease to be replaced, or a semaphore's limits, or ""
-	origin     *lease.Lease  // the lease to be replaced; nil: none
-	originTTL  int64         // ms: its LongestTTL
-	part       *TokenRequest // it is for a part of a majority; nil: it is not
+	policyArg  any          // the token of the lease to be replaced, or a semaphore's limits, or ""
+	origin     *lease.Lease // the lease to be replaced; nil: none
+	originTTL  int64        // ms: its LongestTTL
+	part       *Part        // of a majority, for which it asks; nil: it does not
 	mode       claim.Mode
 	several    bool          // permits, and not one
 	quota      *Quota        // where to store what the reply says of the window; nil: nowhere
@@ -253,6 +253,9 @@ func (r *request) failureLocked(cause error) error {
 	case claim.ByBreak, claim.ByDenial:
 		return l.Fail(server.ErrNotAcquired, cause)
 	case claim.ByTombstone:
+		if r.part != nil {
+			return errTombstoned
+		}
 		return l.Fail(server.ErrNotAcquired, errTombstoned)
 	case claim.ByConflict:
 		return l.Fail(server.ErrConflict)
@@ -345,27 +348,24 @@ func (c *askCall) CallDone(*transport.Call) {
 	r := c.r
 	if c.Withdrawn() { // of which the claim was told
 		c.health.Withdrawn(c.sent)
-		r.answerPart(c, claim.Effects{}, protocol.AcquireReply{}, c.Err)
 		return
 	}
 	a, err := c.decode()
-	var done claim.Effects
 	if err != nil {
 		if errors.Is(err, transport.ErrInterrupted) {
 			c.health.Dropped(c.sent)
 		} else {
 			c.health.Failed(c.sent, err)
 		}
-		done = r.askFailed(c, err)
+		r.askFailed(c, err)
 	} else {
 		c.health.Answered(c.sent)
-		done = r.replied(c, a)
+		r.replied(c, a)
 	}
-	r.answerPart(c, done, a, err)
 }
 
 // askFailed handles a call that was not answered, or by an error.
-func (r *request) askFailed(c *askCall, err error) claim.Effects {
+func (r *request) askFailed(c *askCall, err error) {
 	ev := claim.Event{Kind: claim.AskFailed, Outcome: server.OutcomeOf(c.Err)}
 	if c.Err == nil {
 		ev.Outcome = claim.InDoubt // the reply is malformed
@@ -373,11 +373,11 @@ func (r *request) askFailed(c *askCall, err error) claim.Effects {
 		ev.Retryable = transport.Retryable(err) && !errors.Is(err, transport.ErrQueueFull) && !errors.Is(err, transport.ErrPanicked)
 		ev.Exhausted = c.health.Exhausted(r.lock.k.Config.Retry, r.since, time.Now()) != nil
 	}
-	return r.Step(ev, err)
+	r.Step(ev, err)
 }
 
 // replied handles the reply to a call.
-func (r *request) replied(c *askCall, a protocol.AcquireReply) claim.Effects {
+func (r *request) replied(c *askCall, a protocol.AcquireReply) {
 	l, k := r.lock, r.lock.k
 	now := time.Now()
 	ev := claim.Event{
@@ -398,6 +398,14 @@ func (r *request) replied(c *askCall, a protocol.AcquireReply) claim.Effects {
 		if a.LimitsChanged && l.spec.Limits != nil {
 			l.limitsChanged(r.Observation(), r.Token(), l.spec.Limits.own())
 		}
+	}
+	if r.part != nil {
+		k.Clock.Note(a.Now, c.Sent)
+		r.Mu.Lock()
+		if r.Claim.Pending() { // the caller has not returned
+			r.part.RetryAfter = server.Duration(max(a.RetryAfter, 0))
+		}
+		r.Mu.Unlock()
 	}
 	var cause error
 	switch a.Code {
@@ -420,7 +428,6 @@ func (r *request) replied(c *askCall, a protocol.AcquireReply) claim.Effects {
 	if done.Queue && c.uncounted && k.Subscriber.Reliable(l.Channel) { // acknowledged meanwhile
 		r.HeartbeatsBy(k.Now())
 	}
-	return done
 }
 
 var (

@@ -35,7 +35,7 @@ func (h *Lease) completeLocked(ev *claim.Event, cause error) {
 		switch ev.Kind {
 		case claim.Replied, claim.AskFailed:
 			r.AnsweredLocked()
-		case claim.Cancelled, claim.Closed, claim.Broken, claim.NotBroken, claim.Forgotten:
+		case claim.Cancelled, claim.Closed, claim.Broken, claim.NotBroken:
 			ev.Withdrawn = r.WithdrawLocked()
 		}
 	}

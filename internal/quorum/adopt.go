@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/lockkeeper/lockkeeper/internal/keeper"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
@@ -66,5 +67,5 @@ func (u *Lease) adoptAt(ctx context.Context, i int) {
 	if err != nil && errors.Is(err, limited.Err()) {
 		err = server.ErrNoAnswer
 	}
-	u.answered(i, nil, part, 0, err)
+	u.answered(i, keeper.Part{Lease: part, Err: err, InDoubt: part == nil && !errors.Is(err, server.ErrLost)})
 }

@@ -253,6 +253,12 @@ func (u *Lease) awaitCleanups(ctx context.Context, earlier [][]*lease.Cleanup) [
 	unfinished := make([][]*lease.Cleanup, len(u.members))
 	for i := range u.members {
 		u.mu.Lock()
+		asked := u.members[i].asked
+		u.mu.Unlock()
+		if asked != nil {
+			server.WaitFor(limit, asked)
+		}
+		u.mu.Lock()
 		s := u.members[i]
 		u.mu.Unlock()
 		var list []*lease.Cleanup

@@ -10,7 +10,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/server"
-	"github.com/lockkeeper/lockkeeper/internal/timers"
 )
 
 // leaseState is what a Lease is for its caller.
@@ -35,12 +34,14 @@ type Lease struct {
 	since       time.Time           // before the first request was sent; MaxLifetime and the duration in events count from here
 	lifecycle   lifecycle.Lifecycle // ended under mu, together with state
 	changed     chan struct{}       // something has happened at a member; capacity 1
-	timer       timers.Timer
+	asking      context.Context     // of the requests under way: ends when the lease has ended and ServerTimeout has passed for each
+	stopAsking  func()
 
 	mu               sync.Mutex // guards what follows; see the package comment for the order
 	state            leaseState
-	adopted          bool // made of a token; see keepsPartsLocked
-	keeperClosed     bool // one of the keepers is closed
+	adopted          bool   // made of a token; see keepsPartsLocked
+	keeperClosed     bool   // one of the keepers is closed
+	stopReleasing    func() // ends the wait of Release; nil: it does not wait
 	members          []member
 	fence            int64         // 0: not yet known; see settleFenceLocked
 	ttl              time.Duration // set by Extend; 0: it was not
@@ -52,7 +53,7 @@ func (l *Lock) newLease(token string, o *lease.Observation) *Lease {
 	u := &Lease{lock: l, token: token, observation: o, changed: make(chan struct{}, 1), members: make([]member, len(l.locks))}
 	u.since = time.Now()
 	u.lifecycle.Begin(u)
-	u.timer.Handler = timers.Func(u.onTimer)
+	u.asking, u.stopAsking = context.WithCancel(context.Background())
 	return u
 }
 
@@ -62,7 +63,7 @@ func (u *Lease) keepsPartsLocked() bool {
 	return u.adopted && (u.state == leaseAcquiring || u.state == leaseFailed)
 }
 
-// notify wakes await or releaseParts.
+// notify wakes await.
 func (u *Lease) notify() {
 	select {
 	case u.changed <- struct{}{}:
@@ -94,6 +95,9 @@ func (u *Lease) unregister() {
 func (u *Lease) KeeperClosed() {
 	u.mu.Lock()
 	u.keeperClosed = true
+	if u.stopReleasing != nil {
+		time.AfterFunc(server.CloseTimeout, u.stopReleasing)
+	}
 	held, adopting := u.state == leaseHeld, u.keepsPartsLocked()
 	u.mu.Unlock()
 	if (held || adopting) && u.giveUp(u.lock.released) && held {
@@ -114,8 +118,8 @@ func (u *Lease) LeaseEvent(event lease.EventType) (own bool) {
 	return true
 }
 
-// CleanedUp wakes releaseParts. It implements lease.Observer.
-func (u *Lease) CleanedUp() { u.notify() }
+// CleanedUp implements lease.Observer.
+func (u *Lease) CleanedUp() {}
 
 // checkMajority ends the lease as lost if no majority is left.
 func (u *Lease) checkMajority() {
@@ -174,6 +178,17 @@ func (u *Lease) observe(event lease.EventType, err error) {
 
 // endLocked ends the lease for its holder. The caller calls the result after it has unlocked mu; see lifecycle.Lifecycle.
 func (u *Lease) endLocked(err error) (endContexts func()) {
+	var last time.Time // that a server was asked which has not answered
+	for i := range u.members {
+		if s := &u.members[i]; s.state == memberAsking && s.askedAt.After(last) {
+			last = s.askedAt
+		}
+	}
+	if left := time.Until(last.Add(u.lock.spec.ServerTimeout)); left > 0 {
+		time.AfterFunc(left, u.stopAsking)
+	} else {
+		u.stopAsking()
+	}
 	if u.state == leaseHeld {
 		u.state = leaseOver
 	} else {
@@ -204,7 +219,6 @@ func (u *Lease) giveUp(err error) bool {
 			part.Abandon()
 		}
 	}
-	u.onTimer(time.Now())
 	if !leave {
 		u.cleanUp()
 	}
@@ -303,7 +317,6 @@ func (u *Lease) Release(ctx context.Context) error {
 	endContexts := u.endLocked(u.lock.released)
 	u.mu.Unlock()
 	endContexts()
-	u.onTimer(time.Now())
 	u.cleanUp()
 	succeeded, answers := u.releaseParts(ctx)
 	u.unregister()
@@ -344,7 +357,7 @@ func (u *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	// Once a majority has confirmed it, the other servers have the rest of the time, also if ctx ends then.
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), u.lock.spec.ServerTimeout)
 	decided := context.AfterFunc(ctx, cancel)
-	succeeded, answers := u.onEveryPart(ttl, func(part *lease.Lease) error {
+	succeeded, answers := u.extendParts(ttl, func(part *lease.Lease) error {
 		err := part.Extend(limited, ttl)
 		if err != nil && errors.Is(err, limited.Err()) {
 			return server.ErrNoAnswer // if it was ctx that ended, the error says so once

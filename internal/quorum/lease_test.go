@@ -250,6 +250,45 @@ func TestCloseWithMemberInDoubt(t *testing.T) {
 	}
 }
 
+// TestCloseDuringAttempt closes a keeper whose server has granted its part, while the answer is under way.
+func TestCloseDuringAttempt(t *testing.T) {
+	inBubble(t, 3, func(s *fixture) {
+		l := s.lock(s.keepers)
+		s.connect(l)
+		for _, net := range s.nets {
+			net.DelayReplies(serverTimeout / 2)
+		}
+		tried := make(chan error, 1)
+		go func() {
+			_, err := l.Try(s.Context())
+			tried <- err
+		}()
+		synctest.Wait()
+		s.must(s.keepers[0].Close())
+		s.wantOwned("", 0, 1, 2)
+		s.wantError(<-tried, server.ErrClosed)
+	})
+}
+
+// TestCloseEndsRelease closes a keeper while Release waits for servers that do not answer, of a lease of an hour.
+func TestCloseEndsRelease(t *testing.T) {
+	inBubble(t, 3, func(s *fixture) {
+		u := s.try(s.lock(s.keepers, func(spec *Spec) { spec.TTL, spec.NoRenewal = time.Hour, true }))
+		for _, net := range s.nets {
+			net.Blackhole()
+		}
+		released := make(chan error, 1)
+		go func() { released <- u.Release(context.Background()) }()
+		synctest.Wait()
+		began := time.Now()
+		go func() { _ = s.keepers[1].Close() }()
+		s.wantError(<-released, server.ErrUnavailable)
+		if took := time.Since(began); took > server.CloseTimeout {
+			t.Errorf("Release returned %v after Close", took)
+		}
+	})
+}
+
 // TestRepeatedAttemptsAwaitCleanups checks that an attempt which follows one without a majority begins when that is released, or
 // after ServerTimeout.
 func TestRepeatedAttemptsAwaitCleanups(t *testing.T) {
@@ -550,30 +589,6 @@ func TestAdoptedLeaseOutlastsTheFormerHolders(t *testing.T) {
 		time.Sleep(ttl)
 		s.wantOwned(first.token, 0, 1, 2)
 		s.must(second.Release(s.Context()))
-	})
-}
-
-// TestGrantAsRequestIsGivenUp lets a grant be reported just after the lease has ended and its unanswered request was given up. A grant whose
-// caller is not unblocked yet (see delivered in package lease) is not found by onTimer.
-func TestGrantAsRequestIsGivenUp(t *testing.T) {
-	inBubble(t, 3, func(s *fixture) {
-		l := s.lock(s.keepers)
-		s.connect(l)
-		u := l.newLease(l.newToken(""), l.locks[0].NewObservation(s.Context(), ""))
-		r := l.locks[0].NewTokenRequest(u.token, u.since, u, false)
-		got := make(answers, 1)
-		u.members[0] = member{state: memberFailed, request: r} // as onTimer leaves it
-		u.state = leaseFailed
-		r.Send(0, got)
-		reply := <-got
-		s.must(reply.Err)
-		u.TokenAnswered(0, r, reply)
-		time.Sleep(time.Minute)
-		if reply.Lease.Err() == nil {
-			t.Error("the part is renewed for ever, and nobody has it")
-		}
-		s.wantOwned(u.token)
-		reply.Lease.Abandon()
 	})
 }
 

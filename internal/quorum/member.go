@@ -23,16 +23,15 @@ const (
 // member is one server of a lease. It is guarded by Lease.mu.
 type member struct {
 	state   memberState
-	err     error     // why it failed
-	askedAt time.Time // when the server was last asked for the lease
-	settled bool      // the last request is answered or given up, and its cleanup, if any, has begun
+	err     error         // why it failed
+	askedAt time.Time     // when the server was last asked for the lease
+	asked   chan struct{} // closed when that ask has ended; nil: there was none
 
-	request    *keeper.TokenRequest // the last one; nil: of an adopted lease, or the keeper was closed
-	part       *lease.Lease         // the last lease that was granted, perhaps lost by now; nil: none, or it does not count
-	fenceFloor int64                // the server gives only fences larger than this, or equal for the part itself; 0: not known
-	retryAfter time.Duration        // if it refused: when the lease in the way expires at the latest; 0: not known
-	inDoubt    bool                 // the server may have, or still grant, a lease that part is not
-	cleanup    *lease.Cleanup       // releases what is in doubt, once the whole lease has ended
+	part       *lease.Lease   // the last lease that was granted, perhaps lost by now; nil: none, or it does not count
+	fenceFloor int64          // the server gives only fences larger than this, or equal for the part itself; 0: not known
+	retryAfter time.Duration  // if it refused: when the lease in the way expires at the latest; 0: not known
+	inDoubt    bool           // the server may have, or still grant, a lease that part is not
+	cleanup    *lease.Cleanup // releases what is in doubt, once the whole lease or the keeper has ended
 }
 
 // granted reports whether the server has granted the lease, as far as is known.
@@ -49,78 +48,48 @@ func (s *member) live(now time.Time) bool {
 
 // currentCleanup is what releases what there is at the server; nil: nothing was there, or nothing has begun to release it.
 func (s *member) currentCleanup() *lease.Cleanup {
-	switch {
-	case s.cleanup != nil:
-		return s.cleanup
-	case s.part != nil:
+	if s.cleanup == nil && s.part != nil {
 		return s.part.Cleanup()
-	case s.request != nil:
-		return s.request.Cleanup()
 	}
-	return nil
+	return s.cleanup
 }
 
-// ask sends a server a request for the lease, unless that has ended meanwhile.
+// ask asks a server for the lease in the background, unless that has ended meanwhile. While the lease is held a late answer is as good as
+// any; once it has ended, the request is given up when ServerTimeout has passed.
 func (u *Lease) ask(i int) {
 	u.mu.Lock()
+	defer u.mu.Unlock()
 	if u.state.ended() {
-		u.mu.Unlock()
 		return
 	}
-	s := &u.members[i]
+	s, asked := &u.members[i], make(chan struct{})
 	inDoubt := s.inDoubt || s.part != nil && s.part.Snapshot().InDoubt() // the part is lost by now
-	r := u.lock.locks[i].NewTokenRequest(u.token, u.since, u, inDoubt)
-	s.state, s.askedAt, s.request, s.fenceFloor, s.settled = memberAsking, time.Now(), r, 0, r == nil
-	if r == nil {
-		s.state, s.err = memberFailed, server.ErrClosed
-	}
-	u.mu.Unlock()
-	if r == nil {
-		u.notify()
-		return
-	}
-	r.Send(i, u)
+	s.state, s.askedAt, s.asked, s.fenceFloor = memberAsking, time.Now(), asked, 0
+	go func() {
+		defer close(asked)
+		u.answered(i, u.lock.locks[i].AskPart(u.asking, u.token, u.since, u, inDoubt))
+	}()
 }
 
-// TokenAnswered handles a server's answer to a request. It implements keeper.TokenReceiver.
-func (u *Lease) TokenAnswered(i int, r *keeper.TokenRequest, reply keeper.TokenReply) {
-	u.lock.spec.Keepers[i].Clock.Note(reply.ServerTime, reply.Sent)
-	u.answered(i, r, reply.Lease, reply.RetryAfter, reply.Err)
-}
-
-// answered handles a server's answer to a request, or to an adoption, for which r is nil: a part, or why there is none. It does
-// nothing if the request has been given up.
+// answered handles a server's answer to a request, or to an adoption: a part, or why there is none.
 //
 // What a failed request may have left at the server is not released before the lease has ended. The server is asked again with
 // the same token until then: a cleanup would release what that is granted, or its tombstone would prevent it.
-func (u *Lease) answered(i int, r *keeper.TokenRequest, part *lease.Lease, retryAfter time.Duration, err error) {
+func (u *Lease) answered(i int, p keeper.Part) {
+	part := p.Lease
 	u.mu.Lock()
 	s := &u.members[i]
-	if s.state != memberAsking || s.request != r {
-		late := part != nil && r != nil && s.part != part && u.state.ended()
-		u.mu.Unlock()
-		if late {
-			part.Abandon() // granted as the request was given up: onTimer has not found it
-		}
-		return
-	}
-	s.state, s.part, s.retryAfter, s.err = memberGranted, part, retryAfter, nil
+	s.state, s.part, s.retryAfter, s.err, s.inDoubt, s.cleanup = memberGranted, part, p.RetryAfter, nil, p.InDoubt, p.Cleanup
 	if part == nil {
-		s.state, s.err = memberFailed, server.WithoutName(err)
+		s.state, s.err = memberFailed, server.WithoutName(p.Err)
 	}
-	ended, keep := u.state.ended(), u.keepsPartsLocked()
-	failed := part == nil && r != nil
-	if !ended && (failed && r.Drop(err) || part == nil && r == nil && !errors.Is(err, server.ErrLost)) {
-		s.inDoubt = true // an adoption may fail although the server has the token
-	}
-	ttl := u.ttl
+	ended, keep, ttl := u.state.ended(), u.keepsPartsLocked(), u.ttl
 	u.mu.Unlock()
-	if failed {
-		r.Cancel(err) // nothing is left to end if it was dropped
-	}
 	switch {
-	case part == nil || !ended:
-		if part != nil && ttl > 0 {
+	case part == nil:
+		u.raiseFences()
+	case !ended:
+		if ttl > 0 {
 			part.SetTTL(ttl)
 		}
 		u.raiseFences()
@@ -129,65 +98,10 @@ func (u *Lease) answered(i int, r *keeper.TokenRequest, part *lease.Lease, retry
 	default:
 		part.Abandon() // too late
 	}
-	u.settle(i, r)
+	if ended {
+		u.cleanUp()
+	}
 	u.notify()
-}
-
-// settle notes that a member's last request, which is r, is answered or given up.
-func (u *Lease) settle(i int, r *keeper.TokenRequest) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if s := &u.members[i]; s.request == r {
-		s.settled = true
-	}
-}
-
-// armTimer sets the timer of a lease that has ended to the time when the next unanswered request is given up.
-func (u *Lease) armTimer() {
-	u.mu.Lock()
-	var next time.Time
-	for i := range u.members {
-		if s := &u.members[i]; s.unanswered() && (next.IsZero() || s.askedAt.Before(next)) {
-			next = s.askedAt
-		}
-	}
-	u.mu.Unlock()
-	if !next.IsZero() {
-		u.lock.spec.Keepers[0].Timers.Set(&u.timer, next.Add(u.lock.spec.ServerTimeout))
-	}
-}
-
-// unanswered reports whether there is a request without an answer. An adoption ends by its own context.
-func (s *member) unanswered() bool { return s.state == memberAsking && s.request != nil }
-
-// onTimer gives up requests that were not answered within ServerTimeout, once the lease has ended. As long as it is held a late
-// answer is as good as any.
-func (u *Lease) onTimer(now time.Time) {
-	type request struct {
-		i int
-		r *keeper.TokenRequest
-	}
-	var late []request
-	u.mu.Lock()
-	for i := range u.members {
-		s := &u.members[i]
-		if s.unanswered() && now.Sub(s.askedAt) >= u.lock.spec.ServerTimeout {
-			late = append(late, request{i, s.request})
-			s.state, s.part, s.err = memberFailed, nil, server.ErrNoAnswer
-		}
-	}
-	u.mu.Unlock()
-	for _, x := range late {
-		x.r.Cancel(server.ErrNoAnswer)
-		if part := x.r.Lease(); part != nil { // the answer has just arrived
-			part.Abandon()
-		}
-		u.settle(x.i, x.r)
-	}
-	if len(late) > 0 {
-		u.notify()
-	}
-	u.armTimer()
 }
 
 // cleanUp releases what is in doubt at the servers, once the lease has ended.
@@ -198,7 +112,7 @@ func (u *Lease) cleanUp() {
 		return
 	}
 	for i, l := range u.lock.locks {
-		if s := &u.members[i]; s.inDoubt && !s.unanswered() && s.part == nil && s.cleanup == nil {
+		if s := &u.members[i]; s.inDoubt && s.state != memberAsking && s.part == nil && s.cleanup == nil {
 			s.cleanup = l.CleanUp(u.token, u, time.Now().Add(max(u.lock.spec.TTL, u.ttl)))
 		}
 	}
@@ -232,35 +146,52 @@ func (u *Lease) partsLocked() []*lease.Lease {
 	return list
 }
 
-// onEveryPart calls do, which extends to ttl, with each part that was granted, all concurrently; one that is granted later gets the ttl
-// from answered. It returns when a majority has succeeded or all have ended: how many succeeded, and the answer of each server.
-func (u *Lease) onEveryPart(ttl time.Duration, do func(part *lease.Lease) error) (succeeded int, answers []error) {
+// onMajority calls do with each server and its part, nil if it has none, all concurrently. It returns when a majority has succeeded or all
+// have ended: how many succeeded, and the answer of each server. A server for which do reports that it has nothing to do keeps its answer.
+func (u *Lease) onMajority(do func(i int, part *lease.Lease) (done bool, err error)) (succeeded int, answers []error) {
 	u.mu.Lock()
-	before := u.ttl
-	u.ttl = ttl
 	answers = u.answersLocked()
-	tasks := make(map[int]func() error, len(u.members))
+	type result struct {
+		i    int
+		done bool
+		err  error
+	}
+	results := make(chan result, len(u.members))
 	for i := range u.members {
+		var part *lease.Lease
 		if s := &u.members[i]; s.granted() {
-			part := s.part
-			tasks[i] = func() error { return do(part) }
+			part = s.part
 		}
+		go func() {
+			done, err := do(i, part)
+			results <- result{i, done, err}
+		}()
 	}
 	u.mu.Unlock()
-	type result struct {
-		i   int
-		err error
-	}
-	results := make(chan result, len(tasks))
-	for i, task := range tasks {
-		go func() { results <- result{i, task()} }()
-	}
-	for n := len(tasks); n > 0 && succeeded < u.lock.need; n-- {
+	for n := len(answers); n > 0 && succeeded < u.lock.need; n-- {
 		r := <-results
+		if !r.done {
+			continue
+		}
 		if answers[r.i] = server.WithoutName(r.err); r.err == nil {
 			succeeded++
 		}
 	}
+	return succeeded, answers
+}
+
+// extendParts extends each part that was granted; one that is granted later gets the ttl from answered.
+func (u *Lease) extendParts(ttl time.Duration, extend func(part *lease.Lease) error) (succeeded int, answers []error) {
+	u.mu.Lock()
+	before := u.ttl
+	u.ttl = ttl
+	u.mu.Unlock()
+	succeeded, answers = u.onMajority(func(_ int, part *lease.Lease) (bool, error) {
+		if part == nil {
+			return false, nil
+		}
+		return true, extend(part)
+	})
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if succeeded >= u.lock.need {
@@ -271,97 +202,53 @@ func (u *Lease) onEveryPart(ttl time.Duration, do func(part *lease.Lease) error)
 	return succeeded, answers
 }
 
-// cleanedUp reports whether a server without a part has nothing else of a lease that has ended either: whether its request is
-// answered or given up, and what that left is released. An error says why that is not known.
-func (s *member) cleanedUp() (ended bool, err error) {
-	if !s.settled {
-		return false, nil
-	}
-	c := s.currentCleanup()
-	switch {
-	case c == nil && errors.Is(s.err, server.ErrNotAcquired):
-		return true, nil // another holder has the lock there
-	case c == nil:
-		return true, s.err // no request reached the server. Without an answer it does not count as released
-	case !c.Ended():
-		return false, nil
-	}
-	return true, c.Failure()
-}
-
-// partRelease is the release of a part.
-type partRelease struct {
-	part    *lease.Lease   // nil: the server has none
-	cleanup *lease.Cleanup // nil: it has ended
-	err     error          // if it has ended
-}
-
 // releaseParts releases the parts, and waits until a majority of the servers has nothing of the lease any more, until all have
 // ended, until ctx ends, or for lease.CancelGrace if it has ended before, or until the Close of a keeper waits no longer. It returns
 // how many succeeded, and the answer of each server.
 func (u *Lease) releaseParts(ctx context.Context) (succeeded int, answers []error) {
-	u.mu.Lock()
-	answers = u.answersLocked()
-	releases := make([]partRelease, len(u.members))
-	for i := range u.members {
-		if s := &u.members[i]; s.granted() {
-			releases[i].part = s.part
-		}
-	}
-	u.mu.Unlock()
-	for i := range releases {
-		if r := &releases[i]; r.part != nil {
-			r.cleanup, r.err = r.part.StartRelease()
-		}
-	}
-	over := ctx.Done()
-	var grace <-chan time.Time
 	if ctx.Err() != nil {
-		over, grace = nil, time.After(lease.CancelGrace)
+		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), lease.CancelGrace)
+		defer cancel()
+		ctx = within
 	}
-	for waiting := true; ; {
-		succeeded = 0
-		pending := false
-		for i := range releases {
-			switch ended, err := u.memberReleased(i, &releases[i]); {
-			case ended:
-				if answers[i] = server.WithoutName(err); err == nil {
-					succeeded++
-				}
-			case waiting:
-				pending = true
-			default:
-				answers[i] = server.ErrNoAnswer
-			}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	u.mu.Lock()
+	u.stopReleasing = cancel
+	u.mu.Unlock()
+	return u.onMajority(func(i int, part *lease.Lease) (bool, error) {
+		if part == nil {
+			return true, u.awaitNothing(ctx, i)
 		}
-		if succeeded >= u.lock.need || !pending {
-			return succeeded, answers
+		c, err := part.StartRelease()
+		if c != nil && !server.WaitFor(ctx, c.Done()) {
+			return true, server.ErrNoAnswer
+		} else if c != nil {
+			_, err = part.ReleaseEnded(c)
 		}
-		u.mu.Lock()
-		closing := u.keeperClosed // just now, or the lease would have ended before
-		u.mu.Unlock()
-		if closing && grace == nil {
-			grace = time.After(server.CloseTimeout)
-		}
-		select {
-		case <-u.changed:
-		case <-over:
-			waiting = false
-		case <-grace:
-			waiting = false
-		}
-	}
+		return true, err
+	})
 }
 
-// memberReleased reports whether the release at a server has ended, and how.
-func (u *Lease) memberReleased(i int, r *partRelease) (ended bool, err error) {
-	switch {
-	case r.part == nil:
-		u.mu.Lock()
-		defer u.mu.Unlock()
-		return u.members[i].cleanedUp()
-	case r.cleanup == nil:
-		return true, r.err
+// awaitNothing returns when a server without a part has nothing else of a lease that has ended either: when the request that was given up has
+// ended, and what it left is released. An error says why that is not known.
+func (u *Lease) awaitNothing(ctx context.Context, i int) error {
+	u.mu.Lock()
+	asked := u.members[i].asked
+	u.mu.Unlock()
+	if asked != nil && !server.WaitFor(ctx, asked) {
+		return server.ErrNoAnswer
 	}
-	return r.part.ReleaseEnded(r.cleanup)
+	u.mu.Lock()
+	c, err := u.members[i].currentCleanup(), u.members[i].err
+	u.mu.Unlock()
+	switch {
+	case c == nil && errors.Is(err, server.ErrNotAcquired):
+		return nil // another holder has the lock there
+	case c == nil:
+		return err // no request reached the server. Without an answer it does not count as released
+	case !server.WaitFor(ctx, c.Done()):
+		return server.ErrNoAnswer
+	}
+	return c.Failure()
 }

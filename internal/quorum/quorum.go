@@ -8,7 +8,7 @@
 // # Locks
 //
 // Mutexes are taken in this order: Lease.mu, then those of packages lease and keeper, among them that of a Lease's Lifecycle. They call
-// LeaseEvent, CleanedUp, KeeperClosed, TokenAnswered and what raiseFence is given without any of their mutexes held, so these take
+// LeaseEvent, CleanedUp, KeeperClosed and what raiseFence is given without any of their mutexes held, so these take
 // Lease.mu. Nothing under Lease.mu blocks.
 package quorum
 

@@ -274,11 +274,6 @@ type ignored struct{}
 func (ignored) LeaseEvent(lease.EventType) bool { return true }
 func (ignored) CleanedUp()                      {}
 
-// answers receives the outcomes of requests.
-type answers chan keeper.TokenReply
-
-func (a answers) TokenAnswered(_ int, _ *keeper.TokenRequest, reply keeper.TokenReply) { a <- reply }
-
 // part returns a lease at the first server that could be a part: it ends ttl from now and has this fence.
 func (s *fixture) part(ttl time.Duration, fence int64) *lease.Lease {
 	s.Helper()
@@ -287,10 +282,7 @@ func (s *fixture) part(ttl time.Duration, fence int64) *lease.Lease {
 		Scripts: lua.Redlock, Name: fmt.Sprint("part ", s.parts), TTL: ttl, NoRenewal: true,
 	})
 	s.must(err)
-	granted := make(answers, 1)
-	r := l.NewTokenRequest(l.NewToken(protocol.FlagLeastFence, fence, ""), time.Now(), ignored{}, false)
-	r.Send(0, granted)
-	reply := <-granted
+	reply := l.AskPart(context.Background(), l.NewToken(protocol.FlagLeastFence, fence, ""), time.Now(), ignored{}, false)
 	s.must(reply.Err)
 	if got := int64(reply.Lease.Fence()); got != fence {
 		s.Fatalf("fence %d, want %d", got, fence)
@@ -304,5 +296,6 @@ func (s *fixture) leaseOf(members ...member) *Lease {
 	u := &Lease{lock: &Lock{need: len(members)/2 + 1}, members: members, changed: make(chan struct{}, 1)}
 	u.lock.spec.ServerTimeout = serverTimeout
 	u.lifecycle.Begin(u)
+	u.stopAsking = func() {}
 	return u
 }
