@@ -5,7 +5,7 @@ import "time"
 // Kind is the kind of an event.
 type Kind uint8
 
-// The events. Those about a call say how one call of a script has ended; the fields of Event that they use are named.
+// The events. After the semicolon stand the fields of Event that are set besides Kind.
 const (
 	Called    Kind = iota // the caller asks for the lease; TTL (LongestTTL of the lease that it is to replace)
 	Cancelled             // the caller no longer waits: its context has ended, or the driver gives up for it
@@ -14,10 +14,10 @@ const (
 	NotBroken             // nobody has, as far as the server knows; the answer to AskBreaker
 	Timer                 // the time that Effects.Timer asked for has come
 
-	CopySent    // a call that names the token is about to be sent, besides those that effects ask for
-	CopyEnded   // such a call has ended; Outcome
-	Replied     // acquire has replied; Sent, Code, Fast, More, Fence, Clock, Place, Exhausted
-	AskFailed   // it has not; Outcome, Retryable, Exhausted
+	CopySent    // the driver is about to send a call with the token for which no effect has asked
+	CopyEnded   // that call has ended; Outcome
+	Replied     // acquire was answered; Sent, Code, Fast, More, Fence, Clock, Place, Exhausted
+	AskFailed   // acquire failed; Outcome, Retryable, Exhausted
 	Woken       // a message says that the request was granted the lease; Fence
 	RetryAt     // a message asks for a heartbeat; At
 	StillQueued // a heartbeat found the waiter in the queue; Sent, Fence (the last one drawn), Clock, Place
@@ -27,22 +27,22 @@ const (
 	GaveUp      // heartbeats have failed for so long that they are not repeated
 
 	Renewed         // a renewal was answered; Sent, TTL, Metadata, Code
-	RenewFailed     // it was not, or by an error; Lasting, Pause
-	ExtendBegan     // Extend is about to be sent; TTL
-	Extended        // it has ended; Sent, TTL, Code, Outcome
-	TTLSet          // renewals are to ask for another ttl, at once; TTL
-	ConversionBegan // the lease is about to be replaced by another one, also after an earlier request to do so is known to have had no effect
-	ConversionLeft  // the request was given up, and whether it was replaced is being found out
-	ConversionEnded // it was not replaced
-	Replaced        // it was, and its holder has the other one
-	Continued       // it was, and its holder still has this one, which stands for the other one
+	RenewFailed     // a renewal failed; Lasting, Pause
+	ExtendBegan     // the call of Extend is about to be sent; TTL
+	Extended        // that call has ended; Sent, TTL, Code, Outcome
+	TTLSet          // from now on renewals ask for another ttl, and the next one is sent at once; TTL
+	ConversionBegan // a request to convert the lease is about to be sent, the first one or one after a request that had no effect
+	ConversionLeft  // the caller has given the request up, and the driver asks the server whether the lease was converted
+	ConversionEnded // the lease was not converted
+	Replaced        // the lease was converted, and its holder has the new one
+	Continued       // the lease was converted, and its holder keeps this one, which stands for the new one
 	Failed          // the lease does not count any more, for a reason that the driver knows
 
-	Released       // the holder releases the lease, or nobody has used it; Unused, Until
-	ReleaseReplied // a release, or complete, was answered; Code, Fast, QueueEmpty, OriginOver
-	ReleaseFailed  // it was not, nor the renewal of a check; Outcome, Retryable, Pause, Last
-	Checked        // the renewal that a check sends was answered; Sent, Code, Fence
-	Forgotten      // the process no longer cares for the token, and leaves at the server what is there
+	Released       // the holder releases the lease, or it was granted to nobody who wants it; Unused, Until
+	ReleaseReplied // release or complete was answered; Code, Fast, QueueEmpty, OriginOver
+	ReleaseFailed  // release or complete failed, or the renewal of a check; Outcome, Retryable, Pause, Last
+	Checked        // the renewal of a check was answered; Sent, Code, Fence
+	Forgotten      // the process lets go of the token, and leaves at the server what is there
 
 	kinds
 )

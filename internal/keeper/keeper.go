@@ -1,14 +1,17 @@
-// Package keeper acquires leases at one server or cluster, for all primitives: it makes requests, subscribes to wake-ups before the first wait,
-// and says who waits where. There is one Keeper per keeper. A primitive adds a policy in Lua and a Spec.
+// Package keeper acquires leases at one server or Cluster, for all primitives. A primitive adds a Spec and its scripts; each keeper of the
+// application has one Keeper.
 //
-//   - Keeper (keeper.go) puts together what a keeper has: the server, its leases, those who wait, and messages; and closes it.
+// In order: Acquire makes a request and sends acquire. If the server grants the lease, the caller has it. Otherwise the request joins the
+// queue of its name in package wait, which sends its heartbeats, until a message or the answer to a heartbeat brings the grant. From
+// then on package lease renews the lease, releases it, and finds out when it is lost.
+//
+//   - Keeper (keeper.go) puts the server, its leases, those who wait and the messages together, and closes them.
 //   - Lock (lock.go) is one name of one primitive; Convert (convert.go) replaces a lease by another one of the name.
 //   - request (request.go) is what a Lease needs until it is granted: the calls, and the caller that waits.
 //   - AskPart (part.go) asks for a part of a lease at several servers.
 //   - Limits (limits.go) are those of semaphores and rate limits; replicas.go waits until replicas have a grant.
 //
-// Below it are packages lease (what becomes of a token), wait (those who wait), views and server; above it share (a lease that callers of the
-// process pass on) and quorum (leases at several servers).
+// Packages share (a lease that callers of the process share) and quorum (leases at several servers) are built on it.
 //
 // Time: the server goes by its own clock, TIME. This process goes by the monotonic clock and counts a deadline from before
 // the request was sent that the server answered, so a holder never trusts a lease longer than the server grants it.

@@ -40,10 +40,9 @@ func (k *Keeper) AwaitsReplicas() bool { return k.cfg.ReplicaAck.enabled() }
 // Keeper is the keeper of the lock's keeper.
 func (l *Lock) Keeper() *Keeper { return l.k }
 
-// WaitLocally returns when no other goroutine of this process that called it for the lock's name is ahead of the caller. It
-// returns what those before have recorded about the server, and the caller must call LeaveLocally to admit the next one. Otherwise
-// the error is ErrClosed, says how the wait ended with ctx, or is that of those before, if the caller has come at that time and would
-// give up as they did.
+// WaitLocally blocks until the caller is the first one of this process that wants the lock's name. It returns what the callers before have
+// learned of the server, and the caller must call LeaveLocally, which admits the next one. The error is ErrClosed, or says how ctx ended;
+// or it is that of a caller before, which gave up because the server has not answered since this caller came.
 func (l *Lock) WaitLocally(ctx context.Context, maxAge time.Duration, since time.Time) (shared *server.Health, err error) {
 	return l.k.local.Wait(ctx, l.KeyOf(server.QueueKey), maxAge, since)
 }

@@ -8,7 +8,6 @@
 //	queue.go   Queue: joining, leaving, heartbeats, their replies and failures
 //	wakeup.go  messages that must come, and what to do if they do not
 //
-// The local queue of a mutex, whose callers take turns inside a process, has no pure form. Its order is that of a list, from which a caller
-// can leave in constant time; a copy of that list without pointers would decide nothing. What is to be decided about a caller that gives up
-// as its turn comes is that the turn is handed on, which is one comparison under the mutex of the list.
+// The queue in which callers of one process wait for a mutex (Local of package wait) has no pure form: it is a linked list, and its only
+// decision is one comparison. A caller that gives up as its turn comes hands the turn on.
 package queue

@@ -7,9 +7,9 @@
 //
 // # Locks
 //
-// Mutexes are taken in this order: Lease.mu, then those of packages lease and keeper, among them that of a Lease's Lifecycle. They call
-// LeaseEvent, CleanedUp, KeeperClosed and what raiseFence is given without any of their mutexes held, so these take
-// Lease.mu. Nothing under Lease.mu blocks.
+// Mutexes are taken in this order: Lease.mu, that of the Lease's Lifecycle, those of packages lease and keeper. LeaseEvent, KeeperClosed
+// and the function that raiseFence passes on take Lease.mu, so these packages call them without any of their mutexes held. Nothing
+// blocks under Lease.mu.
 package quorum
 
 import (

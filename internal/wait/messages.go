@@ -67,8 +67,8 @@ func NewMessages(broken func(serial string, b protocol.Breaker), lost func()) *M
 // Begin sets the server whose messages come. It is called before anything else.
 func (m *Messages) Begin(s *server.Server) { m.s = s }
 
-// Register makes messages with this serial find a request. It reports taken if the serial is in use, unless again is set: then an earlier
-// request with it has ended, or will find nothing. It reports closed after Close.
+// Register makes messages with this serial find a request. It reports closed after Close, and taken if another request has the serial.
+// With again, the request takes the place of that one: a part of a majority is asked for again under its token.
 func (m *Messages) Register(serial string, r Receiver, again bool) (taken, closed bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

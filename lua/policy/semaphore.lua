@@ -175,8 +175,8 @@ local function frees_in(run, token)
   return run.first_end and run.first_end - now or 0
 end
 
--- It is so if none of the leases has expired, nothing is taken by the clock, and all permits are taken, or it does not fit and nobody
--- else waits.
+-- A request is certain to be refused if no lease has expired, no permit is taken by the clock, and all permits are taken, or too many and
+-- nobody else waits.
 local function blocked_for(_, token, policy_arg)
   local flags, permits = string.match(token, TERMS, TERMS_FROM)
   local most = string.match(policy_arg, '^(%d+):0:')
