@@ -23,6 +23,14 @@
 //	lockkeeper.limit             gauge           kind, name; only with WithName
 //	lockkeeper.queue.position    histogram       kind, mode; only with WithQueuePosition
 //
+// Observe adds what one keeper does at the moment; see [lockkeeper.Stats]. These have no attributes.
+//
+//	lockkeeper.commands.unsent        up-down counter
+//	lockkeeper.pipelines.in_flight    up-down counter
+//	lockkeeper.server.silence         gauge, s
+//	lockkeeper.channels.wanted        up-down counter
+//	lockkeeper.channels.unsubscribed  up-down counter
+//
 // The result is acquired, not_acquired (TryLock found the lock held elsewhere), canceled (the context ended), rejected (by a
 // rate limit), skipped (a job of package once has succeeded already or is running) or error. Spans have the name of the lock as an
 // attribute, metrics only with WithName. The reason is a [lockkeeper.LossReason], or _OTHER.
@@ -77,7 +85,7 @@ var version = sync.OnceValue(func() string {
 	return devel
 })
 
-// Option is an argument of Instrument.
+// Option is an argument of Instrument, and of Observe.
 type Option func(*config)
 
 type config struct {
@@ -85,6 +93,15 @@ type config struct {
 	tracers  trace.TracerProvider
 	name     func(kind lockkeeper.Kind, name string) string
 	position bool
+}
+
+// meter returns where metrics go.
+func (c *config) meter() metric.Meter {
+	meters := c.meters
+	if meters == nil {
+		meters = otel.GetMeterProvider()
+	}
+	return meters.Meter(ScopeName, metric.WithInstrumentationVersion(version()))
 }
 
 // WithMeterProvider sets where metrics go. Default: the global provider, otel.GetMeterProvider().
@@ -112,14 +129,11 @@ func Instrument(o *lockkeeper.Options, opts ...Option) error {
 	for _, opt := range opts {
 		opt(&c)
 	}
-	if c.meters == nil {
-		c.meters = otel.GetMeterProvider()
-	}
 	if c.tracers == nil {
 		c.tracers = otel.GetTracerProvider()
 	}
 	t := &telemetry{config: c, tracer: c.tracers.Tracer(ScopeName, trace.WithInstrumentationVersion(version())), held: newHeld()}
-	if err := t.createInstruments(c.meters.Meter(ScopeName, metric.WithInstrumentationVersion(version()))); err != nil {
+	if err := t.createInstruments(c.meter()); err != nil {
 		return err
 	}
 	h := &o.Hooks

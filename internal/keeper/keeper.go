@@ -121,6 +121,9 @@ func (k *Keeper) denied(channel string, err error) {
 	k.queues.HeartbeatsOf(channel)
 }
 
+// Waiters returns how many requests the server has queued.
+func (k *Keeper) Waiters() int { return k.queues.Waiters() }
+
 // Close wakes all waiters with ErrClosed, releases what they and the holders have, and waits until that is done, for
 // CloseTimeout. go-redis cannot be interrupted, so commands whose answers have not come by then, and the goroutines that wait
 // for them, end in the background, as late as the client's own timeouts let them. What was not sent by then is sent only if the

@@ -59,6 +59,13 @@ func (d *Driver) Tokens() (list []string) {
 	return list
 }
 
+// Leases returns how many leases are held.
+func (d *Driver) Leases() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.leases)
+}
+
 // Lock is a lock as its leases know it.
 type Lock struct {
 	server.Lock

@@ -112,6 +112,18 @@ func (s *Subscriber) SubscribedSince(name string) time.Time {
 	return time.Time{}
 }
 
+// Stats returns how many channels are to be subscribed, and of how many the server has not acknowledged that.
+func (s *Subscriber) Stats() (channels, unsubscribed int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, ch := range s.channels {
+		if channels++; !ch.subscribed {
+			unsubscribed++
+		}
+	}
+	return channels, unsubscribed
+}
+
 // Reliable reports whether waiters may count on the messages of a channel: the server has acknowledged it, and there is no doubt.
 func (s *Subscriber) Reliable(name string) bool {
 	s.mu.Lock()

@@ -47,7 +47,8 @@ type nodeQueue struct {
 	inFlight   int        // batches being sent
 	inline     int        // of these, on the connection of the Transport's own
 	answeredAt time.Time  // when a batch was last answered; or, if none was under way since, when the next one was sent
-	failing    bool       // the last batch that ended was not answered
+	endedAt    time.Time  // when a batch last ended
+	failing    bool       // that was not answered
 	active     int        // senders that are not idle
 	senders    int        // goroutines
 	idle       []*sender  // senders with nothing to do; the last in is the first out
@@ -156,8 +157,9 @@ func (q *nodeQueue) exchangeLocked(ctx context.Context, s *sender, end EndReceiv
 	if errors.Is(silence, ErrInterrupted) || s.own != nil && s.own.lost.Load() {
 		return // which says nothing about the server
 	}
+	q.endedAt = time.Now()
 	if q.failing = silence != nil; !q.failing {
-		q.answeredAt = time.Now()
+		q.answeredAt = q.endedAt
 		return
 	}
 	if q.answeredAt.After(s.began) {

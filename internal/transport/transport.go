@@ -130,6 +130,27 @@ func (t *Transport) Send(call *Call) {
 	t.dispatch(call)
 }
 
+// Stats returns how many calls are not sent yet, also those that nobody waits for any more, how many batches are not answered, and for how
+// long the node has answered nothing that is silent for longest, as far as the last batch says; 0: each has answered that.
+func (t *Transport) Stats() (unsent, inFlight int, silence time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	unsent = len(t.unrouted.calls)
+	for _, q := range t.queues {
+		q.mu.Lock()
+		unsent += len(q.urgent.calls) + len(q.queued.calls) + len(q.unawaited.calls)
+		inFlight += q.inFlight
+		switch {
+		case q.inFlight > 0:
+			silence = max(silence, time.Since(q.answeredAt))
+		case q.failing:
+			silence = max(silence, q.endedAt.Sub(q.answeredAt))
+		}
+		q.mu.Unlock()
+	}
+	return unsent, inFlight, silence
+}
+
 // SendInline is Send for a caller that would only wait for the reply. If no other call is queued or in flight, and the Transport has a
 // connection of its own by now, the call is sent in the caller's goroutine, which saves two goroutine switches, and SendInline returns after
 // Done has been called. When ctx ends meanwhile, end is notified unless it is nil, and then the call ends with ErrInterrupted. Otherwise

@@ -102,6 +102,13 @@ func (m *Messages) Close() (list []Receiver) {
 	return list
 }
 
+// Requests returns how many requests have not ended.
+func (m *Messages) Requests() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.requests)
+}
+
 // Tokens returns those of the requests.
 func (m *Messages) Tokens() (list []string) {
 	m.mu.Lock()

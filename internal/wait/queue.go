@@ -103,6 +103,18 @@ func (q *waitQueue) join(w Waiter, retryIn int64, more bool) {
 	q.setTimerLocked(&out)
 }
 
+// Waiters returns how many requests are in the queues.
+func (ws *Queues) Waiters() (n int) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	for _, q := range ws.byName {
+		q.mu.Lock()
+		n += len(q.requests)
+		q.mu.Unlock()
+	}
+	return n
+}
+
 // Leave removes a request, if it is in the queue of the lock's name, and the queue if it is empty.
 func (ws *Queues) Leave(w Waiter, l *server.Lock) {
 	ws.mu.Lock()
