@@ -29,7 +29,7 @@ func Observe(k *lockkeeper.Keeper, opts ...Option) (stop func() error, err error
 	unsent := upDown("lockkeeper.commands.unsent", "{command}", "Commands that wait for a connection.")
 	inFlight := upDown("lockkeeper.pipelines.in_flight", "{pipeline}", "Pipelines that were sent and are not answered.")
 	channels := upDown("lockkeeper.channels.wanted", "{channel}", "Channels on which messages are wanted.")
-	unsubscribed := upDown("lockkeeper.channels.unsubscribed", "{channel}", "Of these, those of which the server has not acknowledged the subscription.")
+	unsubscribed := upDown("lockkeeper.channels.unsubscribed", "{channel}", "Of these, those without an acknowledged subscription.")
 	silence, failed := m.Float64ObservableGauge("lockkeeper.server.silence", metric.WithUnit("s"),
 		metric.WithDescription("For how long a server has answered nothing though it owes an answer."))
 	if err = errors.Join(err, failed); err != nil {
