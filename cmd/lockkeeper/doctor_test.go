@@ -158,7 +158,7 @@ func TestDoctorReportsWrongSettings(t *testing.T) {
 				set(t, s, setting[0], setting[1])
 				t.Cleanup(func() { set(t, s, setting[0], was) })
 			}
-			r := examine(t, c.code, url, "--timeout", "3s")
+			r := examine(t, c.code, url, "--timeout", "6s")
 			r.wantAllOKExcept(c.other, c.check)
 			r.want(c.check, c.status, c.says)
 			if c.other != "" {
