@@ -12,7 +12,7 @@ type Stats struct {
 	// wait for other callers of the process do not count: of those that want one mutex, one asks the server.
 	Requests, Waiting int
 
-	// Unsent are the commands that wait for a connection; InFlight are the pipelines that were sent and are not answered.
+	// Unsent are the commands that wait for a connection, also some whose callers have left; InFlight are the pipelines that were sent and are not answered.
 	Unsent, InFlight int
 
 	// Silence is for how long a server has answered nothing though pipelines are under way; or, if its last one has failed, for how long

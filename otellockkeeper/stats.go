@@ -10,8 +10,8 @@ import (
 )
 
 // Observe reports what a keeper is doing, its Stats, whenever the provider of WithMeterProvider collects metrics: those whose names are in
-// the second list of the package comment. They have no attributes, so observe one keeper of a process. It calls nothing until then, and
-// does not block. Call stop before the keeper is dropped: until then the provider keeps it alive. After an error nothing is reported.
+// the second list of the package comment. They have no attributes, so observe one keeper of a process. It does
+// not block. Call stop before the keeper is dropped: until then the provider keeps it alive. After an error nothing is reported.
 func Observe(k *lockkeeper.Keeper, opts ...Option) (stop func() error, err error) {
 	if k == nil {
 		return nil, errors.New("otellockkeeper: the keeper is nil")
