@@ -25,6 +25,5 @@ func TestFsyncWaitsForTimeout(t *testing.T) {
 		s.cfg.ReplicaAck = ReplicaAck{Replicas: 1, Fsync: true, Timeout: 2 * readTimeout}
 		s.cfg.NotAcknowledged = func(_, _ int, _ bool, err error) error { return err }
 		s.must(s.hold("x").Release(context.Background()))
-		s.mini.Server().SetPreHook(nil)
 	})
 }
