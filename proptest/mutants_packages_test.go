@@ -45,7 +45,7 @@ var packageMutants = []mutant{
 	{"no heartbeat is sent near the deadline of a waiter", "internal/keeper/request.go", "			r.lock.k.queues.HeartbeatIfStale(r.lock.KeyOf(server.QueueKey))\n", "", "fair tests/TestConformance/cases/embedded/61"},
 	{"Close leaves to the caller what it finds of a part that is asked for", "internal/claim/request.go", " || c.mode == Part && reason != ByClose {", " || c.mode == Part {", "internal/quorum tests/CloseDuringAttempt"},
 	{"Release of a majority does not end with Close", "internal/quorum/lease.go", "		time.AfterFunc(server.CloseTimeout, u.stopReleasing)\n", "", "internal/quorum tests/CloseEndsRelease"},
-	{"a part that is asked for is given up as soon as the lease has ended", "internal/quorum/lease.go", "time.AfterFunc(left, u.stopAsking)", "u.stopAsking()", "internal/quorum tests/UnansweredRequest"},
+	{"a part that is asked for is given up as soon as the lease has ended", "internal/quorum/lease.go", "time.AfterFunc(time.Until(last.Add(u.lock.spec.ServerTimeout)), u.stopAsking)", "time.AfterFunc(0, u.stopAsking)", "internal/quorum tests/UnansweredRequest"},
 	{"an attempt that was cut short counts as nothing", "internal/quorum/attempt.go", "a.over() && time.Since(began) < server.SilenceTimeout:", "a.over():", "redlock tests/TestConformance/embedded/61"},
 	{"no heartbeat is sent near the deadline of a local waiter", "internal/wait/local.go", "			w.stale(key)\n", "", "mutex tests/TestConformance/cases/embedded/61"},
 	{"an answer is recent until the next heartbeat", "internal/server/server.go", "return s.Config.HeartbeatInterval / 4", "return s.Config.HeartbeatInterval", "fair tests/TestConformance/cases/embedded/61"},

@@ -67,10 +67,11 @@ type Part struct {
 }
 
 // AskPart asks the server for a lease with a token that may be used at other servers as well, and again later; it is part of one that began at
-// that time. It does not wait for another holder. It blocks until there is an answer or ctx ends, and sends the request once more if its
-// connection breaks. inDoubt says that an earlier request with the token may still arrive.
-func (l *Lock) AskPart(ctx context.Context, token string, since time.Time, observer lease.Observer, inDoubt bool) Part {
-	r := &request{lock: l, part: &Part{}, mode: claim.Part, policyArg: "", reportedRank: -1}
+// that time. It does not wait for another holder, and sends the request once more if its connection breaks. inDoubt says that an earlier
+// request with the token may still arrive. It does not block. answered is called once, with no mutex of this package held, and perhaps before
+// AskPart returns: when there is an answer, the keeper is closed, or stop is called.
+func (l *Lock) AskPart(token string, since time.Time, observer lease.Observer, inDoubt bool, answered func(Part)) (stop func()) {
+	r := &request{lock: l, part: &partRequest{answered: answered}, mode: claim.Part, policyArg: "", reportedRank: -1}
 	r.health = &r.own
 	c := claim.New(claim.Part, false, inDoubt)
 	c.SetSince(l.k.Instant(since))
@@ -78,20 +79,27 @@ func (l *Lock) AskPart(ctx context.Context, token string, since time.Time, obser
 	r.Lease = l.NewLease(token, token, c, nil)
 	r.Bind(r, observer)
 	if _, closed := l.k.Messages.Register(r.Serial(), r, true); closed {
-		return Part{Err: server.ErrClosed, InDoubt: inDoubt}
+		answered(Part{Err: server.ErrClosed, InDoubt: inDoubt})
+		return func() {}
 	}
 	l.k.Announce()
 	r.Step(claim.Event{Kind: claim.Called}, nil)
-	select {
-	case <-r.ended.Done():
-	case <-ctx.Done():
-		r.Step(claim.Event{Kind: claim.Cancelled}, server.ErrNoAnswer)
-	}
-	part := *r.part
-	if part.Err = r.result(); part.Err == nil {
-		part.Lease = r.Lease
+	return func() { r.Step(claim.Event{Kind: claim.Cancelled}, server.ErrNoAnswer) }
+}
+
+// partRequest is what a request for a part has besides.
+type partRequest struct {
+	answered   func(Part)
+	retryAfter time.Duration // guarded by the lease's mu
+}
+
+// answerPart tells what has become of a request for a part, which has ended.
+func (r *request) answerPart() {
+	p := Part{RetryAfter: r.part.retryAfter, Err: r.result()}
+	if p.Err == nil {
+		p.Lease = r.Lease
 	} else {
-		part.InDoubt, part.Cleanup = r.Snapshot().NeedsCleanup(), r.Cleanup()
+		p.InDoubt, p.Cleanup = r.Snapshot().NeedsCleanup(), r.Cleanup()
 	}
-	return part
+	r.part.answered(p)
 }

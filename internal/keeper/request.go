@@ -23,7 +23,7 @@ type request struct {
 	policyArg  any          // the token of the lease to be replaced, or a semaphore's limits, or ""
 	origin     *lease.Lease // the lease to be replaced; nil: none
 	originTTL  int64        // ms: its LongestTTL
-	part       *Part        // of a majority, for which it asks; nil: it does not
+	part       *partRequest // it asks for a part of a majority; nil: it does not
 	mode       claim.Mode
 	several    bool          // permits, and not one
 	quota      *Quota        // where to store what the reply says of the window; nil: nowhere
@@ -241,6 +241,9 @@ func (r *request) Delivered(heard bool) (final bool) {
 	}
 	r.ended.Close()
 	r.unregister()
+	if r.part != nil {
+		r.answerPart()
+	}
 	return !l.k.cfg.ReplicaAck.enabled() && r.part == nil && r.origin == nil
 }
 
@@ -403,7 +406,7 @@ func (r *request) replied(c *askCall, a protocol.AcquireReply) {
 		k.Clock.Note(a.Now, c.Sent)
 		r.Mu.Lock()
 		if r.Claim.Pending() { // the caller has not returned
-			r.part.RetryAfter = server.Duration(max(a.RetryAfter, 0))
+			r.part.retryAfter = server.Duration(max(a.RetryAfter, 0))
 		}
 		r.Mu.Unlock()
 	}

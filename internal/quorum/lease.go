@@ -34,12 +34,11 @@ type Lease struct {
 	since       time.Time           // before the first request was sent; MaxLifetime and the duration in events count from here
 	lifecycle   lifecycle.Lifecycle // ended under mu, together with state
 	changed     chan struct{}       // something has happened at a member; capacity 1
-	asking      context.Context     // of the requests under way: ends when the lease has ended and ServerTimeout has passed for each
-	stopAsking  func()
 
 	mu               sync.Mutex // guards what follows; see the package comment for the order
 	state            leaseState
 	adopted          bool   // made of a token; see keepsPartsLocked
+	stopped          bool   // see stopAsking
 	keeperClosed     bool   // one of the keepers is closed
 	stopReleasing    func() // ends the wait of Release; nil: it does not wait
 	members          []member
@@ -53,7 +52,6 @@ func (l *Lock) newLease(token string, o *lease.Observation) *Lease {
 	u := &Lease{lock: l, token: token, observation: o, changed: make(chan struct{}, 1), members: make([]member, len(l.locks))}
 	u.since = time.Now()
 	u.lifecycle.Begin(u)
-	u.asking, u.stopAsking = context.WithCancel(context.Background())
 	return u
 }
 
@@ -184,10 +182,8 @@ func (u *Lease) endLocked(err error) (endContexts func()) {
 			last = s.askedAt
 		}
 	}
-	if left := time.Until(last.Add(u.lock.spec.ServerTimeout)); left > 0 {
-		time.AfterFunc(left, u.stopAsking)
-	} else {
-		u.stopAsking()
+	if !last.IsZero() {
+		time.AfterFunc(time.Until(last.Add(u.lock.spec.ServerTimeout)), u.stopAsking)
 	}
 	if u.state == leaseHeld {
 		u.state = leaseOver

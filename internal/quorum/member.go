@@ -26,6 +26,7 @@ type member struct {
 	err     error         // why it failed
 	askedAt time.Time     // when the server was last asked for the lease
 	asked   chan struct{} // closed when that ask has ended; nil: there was none
+	stop    func()        // gives it up
 
 	part       *lease.Lease   // the last lease that was granted, perhaps lost by now; nil: none, or it does not count
 	fenceFloor int64          // the server gives only fences larger than this, or equal for the part itself; 0: not known
@@ -54,21 +55,45 @@ func (s *member) currentCleanup() *lease.Cleanup {
 	return s.cleanup
 }
 
-// ask asks a server for the lease in the background, unless that has ended meanwhile. While the lease is held a late answer is as good as
+// ask asks a server for the lease, unless that has ended meanwhile. While the lease is held a late answer is as good as
 // any; once it has ended, the request is given up when ServerTimeout has passed.
 func (u *Lease) ask(i int) {
 	u.mu.Lock()
-	defer u.mu.Unlock()
 	if u.state.ended() {
+		u.mu.Unlock()
 		return
 	}
 	s, asked := &u.members[i], make(chan struct{})
 	inDoubt := s.inDoubt || s.part != nil && s.part.Snapshot().InDoubt() // the part is lost by now
 	s.state, s.askedAt, s.asked, s.fenceFloor = memberAsking, time.Now(), asked, 0
-	go func() {
-		defer close(asked)
-		u.answered(i, u.lock.locks[i].AskPart(u.asking, u.token, u.since, u, inDoubt))
-	}()
+	u.mu.Unlock()
+	stop := u.lock.locks[i].AskPart(u.token, u.since, u, inDoubt, func(p keeper.Part) {
+		u.answered(i, p)
+		close(asked)
+	})
+	u.mu.Lock()
+	s.stop = stop
+	stopped := u.stopped
+	u.mu.Unlock()
+	if stopped {
+		stop()
+	}
+}
+
+// stopAsking gives up the requests that a lease which has ended has left unanswered.
+func (u *Lease) stopAsking() {
+	u.mu.Lock()
+	u.stopped = true
+	var stops []func()
+	for i := range u.members {
+		if s := &u.members[i]; s.state == memberAsking && s.stop != nil {
+			stops = append(stops, s.stop)
+		}
+	}
+	u.mu.Unlock()
+	for _, stop := range stops {
+		stop()
+	}
 }
 
 // answered handles a server's answer to a request, or to an adoption: a part, or why there is none.
@@ -146,9 +171,22 @@ func (u *Lease) partsLocked() []*lease.Lease {
 	return list
 }
 
-// onMajority calls do with each server and its part, nil if it has none, all concurrently. It returns when a majority has succeeded or all
+// grantedParts is the part of each server; nil: it has granted none.
+func (u *Lease) grantedParts() []*lease.Lease {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	parts := make([]*lease.Lease, len(u.members))
+	for i := range u.members {
+		if s := &u.members[i]; s.granted() {
+			parts[i] = s.part
+		}
+	}
+	return parts
+}
+
+// onMajority calls do with each server, all concurrently. It returns when a majority has succeeded or all
 // have ended: how many succeeded, and the answer of each server. A server for which do reports that it has nothing to do keeps its answer.
-func (u *Lease) onMajority(do func(i int, part *lease.Lease) (done bool, err error)) (succeeded int, answers []error) {
+func (u *Lease) onMajority(do func(i int) (done bool, err error)) (succeeded int, answers []error) {
 	u.mu.Lock()
 	answers = u.answersLocked()
 	type result struct {
@@ -158,12 +196,8 @@ func (u *Lease) onMajority(do func(i int, part *lease.Lease) (done bool, err err
 	}
 	results := make(chan result, len(u.members))
 	for i := range u.members {
-		var part *lease.Lease
-		if s := &u.members[i]; s.granted() {
-			part = s.part
-		}
 		go func() {
-			done, err := do(i, part)
+			done, err := do(i)
 			results <- result{i, done, err}
 		}()
 	}
@@ -186,11 +220,12 @@ func (u *Lease) extendParts(ttl time.Duration, extend func(part *lease.Lease) er
 	before := u.ttl
 	u.ttl = ttl
 	u.mu.Unlock()
-	succeeded, answers = u.onMajority(func(_ int, part *lease.Lease) (bool, error) {
-		if part == nil {
+	parts := u.grantedParts()
+	succeeded, answers = u.onMajority(func(i int) (bool, error) {
+		if parts[i] == nil {
 			return false, nil
 		}
-		return true, extend(part)
+		return true, extend(parts[i])
 	})
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -216,15 +251,22 @@ func (u *Lease) releaseParts(ctx context.Context) (succeeded int, answers []erro
 	u.mu.Lock()
 	u.stopReleasing = cancel
 	u.mu.Unlock()
-	return u.onMajority(func(i int, part *lease.Lease) (bool, error) {
-		if part == nil {
+	cleanups, errs := make([]*lease.Cleanup, len(u.members)), make([]error, len(u.members))
+	parts := u.grantedParts()
+	for i, part := range parts { // sent here, so that no server waits for a goroutine to begin
+		if part != nil {
+			cleanups[i], errs[i] = part.StartRelease()
+		}
+	}
+	return u.onMajority(func(i int) (bool, error) {
+		if parts[i] == nil {
 			return true, u.awaitNothing(ctx, i)
 		}
-		c, err := part.StartRelease()
+		c, err := cleanups[i], errs[i]
 		if c != nil && !server.WaitFor(ctx, c.Done()) {
 			return true, server.ErrNoAnswer
 		} else if c != nil {
-			_, err = part.ReleaseEnded(c)
+			_, err = parts[i].ReleaseEnded(c)
 		}
 		return true, err
 	})

@@ -282,7 +282,9 @@ func (s *fixture) part(ttl time.Duration, fence int64) *lease.Lease {
 		Scripts: lua.Redlock, Name: fmt.Sprint("part ", s.parts), TTL: ttl, NoRenewal: true,
 	})
 	s.must(err)
-	reply := l.AskPart(context.Background(), l.NewToken(protocol.FlagLeastFence, fence, ""), time.Now(), ignored{}, false)
+	answered := make(chan keeper.Part, 1)
+	l.AskPart(l.NewToken(protocol.FlagLeastFence, fence, ""), time.Now(), ignored{}, false, func(p keeper.Part) { answered <- p })
+	reply := <-answered
 	s.must(reply.Err)
 	if got := int64(reply.Lease.Fence()); got != fence {
 		s.Fatalf("fence %d, want %d", got, fence)
@@ -296,6 +298,5 @@ func (s *fixture) leaseOf(members ...member) *Lease {
 	u := &Lease{lock: &Lock{need: len(members)/2 + 1}, members: members, changed: make(chan struct{}, 1)}
 	u.lock.spec.ServerTimeout = serverTimeout
 	u.lifecycle.Begin(u)
-	u.stopAsking = func() {}
 	return u
 }
