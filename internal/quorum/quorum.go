@@ -8,8 +8,8 @@
 // # Locks
 //
 // Mutexes are taken in this order: Lease.mu, that of the Lease's Lifecycle, those of packages lease and keeper. LeaseEvent, KeeperClosed
-// and the function that raiseFence passes on take Lease.mu, so these packages call them without any of their mutexes held. Nothing
-// blocks under Lease.mu.
+// and the functions that ask and raiseFence pass on take Lease.mu, so these packages call them without any of their mutexes held.
+// Nothing blocks under Lease.mu.
 package quorum
 
 import (
