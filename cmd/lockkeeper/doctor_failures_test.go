@@ -19,13 +19,8 @@ func TestDoctorTimeoutWhenUnresponsive(t *testing.T) {
 	loading, loadingURL := goodServer(t)
 	do(t, loading, "debug", "populate", 100_000)
 	set(t, loading, "loading-process-events-interval-bytes", "1024")
-	set(t, loading, "key-load-delay", "1000") // µs
-	go func() {
-		for t.Context().Err() == nil { // again, if it has ended before the case is tested
-			loading.Client().Do(t.Context(), "debug", "reload")
-			time.Sleep(100 * time.Millisecond)
-		}
-	}()
+	set(t, loading, "key-load-delay", "3000") // µs for each of them: it loads for as long as the test lasts
+	go loading.Client().Do(t.Context(), "debug", "reload")
 	eventually(t, "it is loading", func() bool { return redis.IsLoadingError(loading.Client().Get(ctx, "x").Err()) })
 	busy, busyURL := goodServer(t, "--busy-reply-threshold", "10")
 	go busy.Client().Eval(ctx, "while true do end", nil)

@@ -82,6 +82,7 @@ type channel struct {
 	subscribedAt time.Time     // when the server acknowledged it
 	doubtedUntil time.Time     // until when it is not counted on; see Doubt
 	lostAt       time.Time     // since when it is not subscribed, if it is not
+	missedAt     time.Time     // when Missing first found it so, if that is after lostAt
 	denied       error         // why the server refused it, or nil
 	deniedUntil  time.Time     // when it may be tried again
 	settled      chan struct{} // closed while the channel is subscribed or denied
@@ -132,12 +133,20 @@ func (s *Subscriber) Reliable(name string) bool {
 	return ch != nil && ch.subscribed && !time.Now().Before(ch.doubtedUntil)
 }
 
-// Missing reports whether the server has not acknowledged a channel since before then, though it has not refused it either.
-func (s *Subscriber) Missing(name string, then time.Time) bool {
+// Missing reports whether the server had not acknowledged a channel for that long when a request was sent to it which it has answered, though
+// it has not refused it either. It is so if the answer to an earlier request, half of that before, found the same: a process that was frozen
+// after SUBSCRIBE may read one answer before the acknowledgement.
+func (s *Subscriber) Missing(name string, sent time.Time, long time.Duration) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	ch := s.channels[name]
-	return ch != nil && !ch.subscribed && ch.denied == nil && !ch.lostAt.After(then)
+	ch, now := s.channels[name], time.Now()
+	if ch == nil || ch.subscribed || ch.denied != nil || sent.Sub(ch.lostAt) < long {
+		return false
+	}
+	if ch.missedAt.Before(ch.lostAt) {
+		ch.missedAt = now
+	}
+	return now.Sub(ch.missedAt) >= long/2
 }
 
 // Doubt notes that the server passes over the waiters of a channel though it has acknowledged it: it does not count this subscriber, because

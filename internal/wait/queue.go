@@ -346,8 +346,7 @@ func (q *waitQueue) heartbeatDone(call *transport.Call, batch []Waiter, sent tim
 		}
 		again = q.rejoin(unknown)
 	}
-	// The interval ends at the sending, because a process that was frozen may read the reply before the acknowledgement.
-	if q.of.s.Subscriber.Missing(q.lock.Channel, sent.Add(-q.of.rules.Interval)) {
+	if q.of.s.Subscriber.Missing(q.lock.Channel, sent, q.of.rules.Interval) {
 		q.of.messages.warnUncounted(q.lock.Channel, "the server has not acknowledged the subscription")
 	}
 	if reply.First >= 0 {

@@ -194,8 +194,9 @@ func busyServer(w *World) {
 }
 
 func loadingServer(w *World) {
-	w.server = redistest.Start(w.T, "--key-load-delay", "300", "--loading-process-events-interval-bytes", "1024")
-	w.must(w.admin.Do(w.ctx(), "debug", "populate", 4000).Err())
+	// It loads until the delay is taken back, which a server that loads allows.
+	w.server = redistest.Start(w.T, "--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024")
+	w.must(w.admin.Do(w.ctx(), "debug", "populate", 50_000).Err())
 	w.must(w.admin.Save(w.ctx()).Err())
 	p := w.Process()
 	l := p.Lock("x", withTTL(time.Minute))
@@ -207,7 +208,9 @@ func loadingServer(w *World) {
 	w.checkLockTimesOut(l, 3*heartbeatInterval/4) // longer than what counts as a wait cut short
 	_, err := l.TryLock(w.ctx())
 	check.That(w, redis.HasErrorPrefix(err, "LOADING"), "TryLock while the server is loading: %v", err)
-	r := w.awaitGrant(w.lockAsync(w.ctx(), l), 5*time.Second)
+	ch := w.lockAsync(w.ctx(), l)
+	w.must(w.admin.ConfigSet(w.ctx(), "key-load-delay", "0").Err())
+	r := w.awaitGrant(ch, 5*time.Second)
 	<-booted
 	w.release(r.lease)
 }
