@@ -11,7 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
 
-// TestRetestListsWhatFailedAtFirst runs tools/retest with a go command that fails at first.
+// TestRetestListsWhatFailedAtFirst runs tools/retest with a go command that fails at first, and checks what it lists and runs once more.
 func TestRetestListsWhatFailedAtFirst(t *testing.T) {
 	if _, err := exec.LookPath("bash"); err != nil {
 		t.Skip("it takes bash")
@@ -39,15 +39,22 @@ example.com/m/third ExampleLock
 		name, output, env string
 		list              string
 		passes            bool
+		again             []string // that is run once more
 	}{
-		{"passes_alone", flaky, "RETEST=1", want, true},
-		{"no_second_attempt", flaky, "RETEST=0", want, false},
-		{"panic", "panic: oh\n\ngoroutine 1\nFAIL\texample.com/m/second\t0.1s\nFAIL\n", "RETEST=1", "example.com/m/second (panic: oh)\n", false},
-		{"does_not_build", "FAIL\texample.com/m/second [build failed]\nFAIL\n", "RETEST=1", "example.com/m/second [build failed]\n", false},
+		{"passes_alone", flaky, "RETEST=1", want, true, []string{
+			`-race -count=1 -p 1 -run ^TestTop$/^real$/^frozen_holder$|^TestTop$/^virtual$|^TestOther$ example.com/m/second`,
+			`-race -count=1 -p 1 -run ^ExampleLock$ example.com/m/third`,
+		}},
+		{"no_test_named", "FAIL\texample.com/m/second\t0.1s\nFAIL\n", "RETEST=1", "example.com/m/second (no test named)\n", true, []string{
+			`-race -count=1 -p 1 example.com/m/second`,
+		}},
+		{"no_second_attempt", flaky, "RETEST=0", want, false, nil},
+		{"panic", "panic: oh\n\ngoroutine 1\nFAIL\texample.com/m/second\t0.1s\nFAIL\n", "RETEST=1", "example.com/m/second (panic: oh)\n", false, nil},
+		{"does_not_build", "FAIL\texample.com/m/second [build failed]\nFAIL\n", "RETEST=1", "example.com/m/second [build failed]\n", false, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()
-			script := "#!/bin/sh\ncase \"$*\" in *-p?1*) exit 0 ;; esac\ncat \"$RETEST_OUTPUT\"\nexit 1\n"
+			script := "#!/bin/sh\ncase \"$*\" in *-p?1*) echo \"again: $*\"; exit 0 ;; esac\ncat \"$RETEST_OUTPUT\"\nexit 1\n"
 			for name, text := range map[string]string{"go": script, "output": c.output} {
 				must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755))
 			}
@@ -58,6 +65,10 @@ example.com/m/third ExampleLock
 			check.That(t, (err == nil) == c.passes, "%v\n%s", err, out)
 			got, err := os.ReadFile(list)
 			check.That(t, err == nil && string(got) == c.list, "listed, error %v:\n%s\nwant:\n%s", err, got, c.list)
+			check.That(t, strings.Count(string(out), "again: ") == len(c.again), "runs once more, of which %d are wanted:\n%s", len(c.again), out)
+			for _, args := range c.again {
+				check.That(t, strings.Contains(string(out), "again: test "+args+"\n"), "not run once more: %s\n%s", args, out)
+			}
 			check.That(t, strings.Contains(string(out), c.output), "the failure is not in the output:\n%s", out)
 		})
 	}
