@@ -118,16 +118,14 @@ func LeaseFromContext(ctx context.Context) *Lease {
 	return &Lease{handle: h}
 }
 
-// Extend makes the lease expire ttl from now, whether that is sooner or later than before. Renewals, if the lease has any,
-// request the same ttl from then on. Extend blocks until the server has answered, until ctx ends, or until the retry
-// policy gives up. If another Extend of the lease is in progress, it waits for that one first, and if the lease was just converted
-// (Upgrade, Downgrade), for the reply to that.
+// Extend makes the lease last for at least ttl from now, and never less than before. Renewals, if the lease has any, request
+// that ttl from then on, unless they request a longer one already. Extend blocks until the server has answered, until ctx ends, or
+// until the retry policy gives up. If the lease was just converted (Upgrade, Downgrade), it waits for the reply to that first.
 //
 // The error matches ErrLost or ErrReleased if the lease has ended; Extend never acquires it again. It matches ErrInvalid if ttl
 // is out of range or exceeds what is left of MaxLifetime, or if the lock has Linger, since other callers of the process may share the
-// lease. After any other error the lease is still held; if the request may
-// have reached the server, the deadline is then no later than the request would have set it. While Extend is in progress the
-// deadline is at most ttl from the call: if the answer does not arrive by then, the lease is lost.
+// lease. After any other error the lease is still held, and its deadline and renewals are as before. If the server has received the
+// request nevertheless, a lease that is not released, because the process crashes, lasts for ttl there.
 func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	if l == nil {
 		return ErrReleased

@@ -165,7 +165,7 @@ func readOnlyCalls(b *bench) []onReadOnly {
 		{"heartbeat of an unknown token", busy, set.Heartbeat, heartbeat(unknown)},
 		{"heartbeat of a holder", busy, set.Heartbeat, heartbeat(held)},
 		{"heartbeat without tokens", busy, set.Heartbeat, heartbeat()},
-		{"renew, in full", busy, set.Renew, renewArgs(held, ttl, 0)},
+		{"renew, in full", busy, set.Renew, renewArgs(held, ttl)},
 		{"raise_fence", busy, set.RaiseFence, protocol.RaiseFenceArgs(nil, held, int64(1), int64(metadataTTL), 0)},
 		{"release", busy, set.Release, releaseArgs(held, 0, 0)},
 		{"release of one that only waits", busy, set.Release, releaseArgs(waits, 0, 1)},

@@ -14,7 +14,6 @@
 //	renew the metadata of the name as well        Renew, at each half of the time for which metadata is kept
 //	release a lease                               Fast.Release if nobody waits, else Fast.HandOn, then Release
 //	abandon a request whose outcome is unknown    Release with a tombstone
-//	make a lease end later; sooner                Renew; Shorten
 //	take permits of a rate limit, with the quota  FastWindow.Acquire, then Allow
 //	list holders and waiters, end their leases    Inspect, Break
 //	read or set limits, or pause                  Limit

@@ -104,12 +104,11 @@ func (b *hostileBench) calls(value string) []hostileCall {
 		{fast.HandOn, protocol.HandOnArgs(nil, own, channelPrefix, protocol.EpochOf(metadataTTL), way)},
 		{fast.HandOn, protocol.HandOnArgs(nil, value, channelPrefix, protocol.EpochOf(metadataTTL), way)},
 		{fast.Renew, protocol.FastRenewArgs(nil, own, ttl)},
-		{set.Shorten, protocol.ShortenArgs(nil, own, ttl, int64(metadataTTL))},
 		{set.Acquire, acquireArgs(own, ttl, 0, b.policyArg, 0)},
 		{set.Acquire, acquireArgs(own, ttl, heartbeatTTL, b.policyArg, 0)},
 		{set.Allow, allowArgs(own, b.policyArg)},
 		{set.Release, releaseArgs(own, 1000, 1)},
-		{set.Renew, renewArgs(own, ttl, 0)},
+		{set.Renew, renewArgs(own, ttl)},
 		{set.Heartbeat, append(heartbeatArgs(0, b.policyArg), own)},
 		{set.Limit, limitArgs(b.policyArg, 0, "")},
 		// Who breaks a lock names the token that is there.

@@ -62,7 +62,6 @@ type Set struct {
 	Acquire    *Script
 	Release    *Script
 	Renew      *Script
-	Shorten    *Script
 	Heartbeat  *Script
 	Inspect    *Script
 	Break      *Script
@@ -105,7 +104,7 @@ func (s *Set) extends(policy string) bool { return slices.Contains(s.policies, p
 
 // Scripts returns all scripts of the set.
 func (s *Set) Scripts() []*Script {
-	all := []*Script{s.Acquire, s.Release, s.Renew, s.Shorten, s.Heartbeat, s.Inspect, s.Break, s.Limit, s.Allow, s.RaiseFence, s.Identity, s.Complete}
+	all := []*Script{s.Acquire, s.Release, s.Renew, s.Heartbeat, s.Inspect, s.Break, s.Limit, s.Allow, s.RaiseFence, s.Identity, s.Complete}
 	for _, f := range []Fast{s.Fast, s.FastWindow, s.FastBoth} {
 		for _, script := range []*Script{f.Acquire, f.Release, f.HandOn, f.Renew} {
 			if !slices.Contains(all, script) {
@@ -123,7 +122,6 @@ func newSet(policies ...string) *Set {
 	set.Acquire = set.script("acquire")
 	set.Release = set.script("release")
 	set.Renew = set.script("renew")
-	set.Shorten = set.script("shorten")
 	set.Heartbeat = set.script("heartbeat")
 	set.Inspect = set.script("inspect")
 	set.Break = set.script("break")

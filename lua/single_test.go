@@ -51,8 +51,8 @@ func releaseArgs(token string, tombstone int64, cancel int) []any {
 	return protocol.ReleaseArgs(nil, token, int64(metadataTTL), tombstone, cancel, 0)
 }
 
-func renewArgs[T int | int64](token string, ttl T, exact int) []any {
-	return protocol.RenewArgs(nil, token, int64(ttl), exact, int64(metadataTTL))
+func renewArgs[T int | int64](token string, ttl T) []any {
+	return protocol.RenewArgs(nil, token, int64(ttl), int64(metadataTTL))
 }
 
 func heartbeatArgs(rejoin int, policyArg string) []any {
@@ -175,15 +175,24 @@ func (b *bench) release(token string, tombstoneTTL int64) []any {
 	return b.eval(b.set.Release, releaseArgs(token, tombstoneTTL, 0))
 }
 
-func (b *bench) renew(token string, keys int, ms int64, exact int) []any {
+// renew renews a lease by the script that takes so many keys.
+func (b *bench) renew(token string, keys int, ms int64) []any {
 	b.Helper()
-	switch {
-	case keys == 1 && exact == 0:
+	if keys == 1 {
 		return b.eval(b.set.Fast.Renew, protocol.FastRenewArgs(nil, token, ms))
-	case keys == 4:
-		return b.eval(b.set.Shorten, protocol.ShortenArgs(nil, token, ms, int64(metadataTTL)))
 	}
-	return b.eval(b.set.Renew, renewArgs(token, ms, exact))
+	return b.eval(b.set.Renew, renewArgs(token, ms))
+}
+
+// endsIn makes a lease end so soon, as if it had been granted earlier.
+func (b *bench) endsIn(token string, ms int64) {
+	b.Helper()
+	if b.set.OneHolder {
+		must.OK(b, b.rdb.PExpire(ctx, b.keys[0], time.Duration(ms)*time.Millisecond).Err())
+		return
+	}
+	end := b.rdb.Time(ctx).Val().UnixMilli() + ms
+	must.OK(b, b.rdb.ZAddXX(ctx, b.keys[0], redis.Z{Score: float64(end), Member: token}).Err())
 }
 
 // inspect returns a page of so many entries at most, of those behind the place of a token.
@@ -329,7 +338,7 @@ func TestForeignQueueEntriesDropped(t *testing.T) {
 		b.code(b.release(holder, 0), lua.Granted)
 		m := b.message(sub)
 		check.That(b, len(m) == 2 && m[0] == "1", "the waiter was told %v", m)
-		b.code(b.renew(waiter, 1, ttl, 0), lua.Granted)
+		b.code(b.renew(waiter, 1, ttl), lua.Granted)
 		b.members(2)
 	})
 }
@@ -421,7 +430,8 @@ func TestClockSetBackDoesNotProlongLease(t *testing.T) {
 		if d := b.rdb.PTTL(ctx, b.keys[0]).Val(); d > ttl*time.Millisecond {
 			t.Errorf("the lease lasts %v, its ttl is %d ms", d, ttl)
 		}
-		b.renew(token("a", 1), 2, 3600000, 1) // extended on purpose
+		b.renew(token("a", 1), 2, 3600000) // extended on purpose
+		b.renew(token("a", 1), 2, 2*ttl)   // which a later one to less does not undo
 		b.heartbeat(0, token("b", 1))
 		if d := b.rdb.PTTL(ctx, b.keys[0]).Val(); d < 59*time.Minute {
 			t.Errorf("a lease that was extended to an hour was cut to %v", d)

@@ -86,23 +86,6 @@ func (b *bench) notifiedToRetry(sub *redis.PubSub, token string, ms int) {
 	must.That(b, fmt.Sprint(got) == fmt.Sprint(want), "message %v, want %v", got, want)
 }
 
-func TestHeadNotifiedOfShortenedLease(t *testing.T) {
-	t.Parallel()
-	allAtTime(t, func(b *bench, _ func(time.Duration)) {
-		holder, first, second := b.token("a", 1), b.token("b", 1), b.token("b", 2)
-		b.enqueue(holder, first, second)
-		sub := b.listen("b")
-		b.code(b.renew(holder, 4, 1000, 1), lua.Granted)
-		b.notifiedToRetry(sub, first, 1000)
-		b.code(b.renew(holder, 2, 500, 1), lua.Granted) // without the key of the queue it can notify nobody
-		b.notNotified("b", sub)
-		b.code(b.renew(holder, 4, 20_000, 1), lua.Granted) // it asks before that anyway
-		b.notNotified("b", sub)
-		b.code(b.renew(b.token("a", 2), 4, 1000, 1), lua.Refused)
-		b.notNotified("b", sub)
-	})
-}
-
 // Where readers hold the lock, it frees up by itself when the last of their leases ends. An upgrade does not wait for the lease that it
 // replaces.
 func TestHeadNotifiedOfRemainingReader(t *testing.T) {
@@ -112,7 +95,7 @@ func TestHeadNotifiedOfRemainingReader(t *testing.T) {
 		for i := range int64(4) {
 			readers = append(readers, rwToken("a", int(i), "r"))
 			b.wantAcquire(lua.Granted, readers[i], 0)
-			b.renew(readers[i], 2, (i+1)*900, 1)
+			b.endsIn(readers[i], (i+1)*900)
 		}
 		writer, upgrade := rwToken("b", 1, "w"), rwToken("c", 2, "u")
 		b.wantAcquire(lua.Waiting, writer, heartbeatTTL)
@@ -129,7 +112,7 @@ func TestHeadNotifiedOfRemainingReader(t *testing.T) {
 		origin := rwToken("c", 1, "r")
 		for i, r := range []string{origin, readers[0], readers[1]} {
 			b.wantAcquire(lua.Granted, r, 0)
-			b.renew(r, 2, []int64{40_000, 1000, ttl}[i], 1)
+			b.endsIn(r, []int64{40_000, 1000, ttl}[i])
 		}
 		b.code(b.convert(upgrade, origin, heartbeatTTL), lua.Waiting)
 		sub = b.listen("c")
@@ -147,7 +130,7 @@ func TestNewHeadNotifiedAfterSweep(t *testing.T) {
 		pass(heartbeatTTL*time.Millisecond - 2)
 		b.heartbeat(0, first)
 		pass(time.Second)
-		b.renew(holder, 2, 1000, 1)
+		b.endsIn(holder, 1000)
 		sub := b.listen("b")
 		b.heartbeat(0, other)
 		b.notifiedToRetry(sub, first, 1000)
@@ -234,7 +217,7 @@ func TestWrongType(t *testing.T) {
 			{"acquire", set.Acquire, acquireArgs(b.token("c", 2), ttl, heartbeatTTL, b.policyArg, 0)},
 			{"allow", set.Allow, allowArgs(token("c", 1)+"c1", b.policyArg)},
 			{"renew", set.Fast.Renew, protocol.FastRenewArgs(nil, holder, ttl)},
-			{"renew, in full", set.Renew, renewArgs(holder, ttl, 0)},
+			{"renew, in full", set.Renew, renewArgs(holder, ttl)},
 			{"inspect", set.Inspect, protocol.InspectArgs(nil, protocol.InspectHolders, 0, 10, "")},
 			{"raise_fence", set.RaiseFence, protocol.RaiseFenceArgs(nil, holder, int64(1), int64(metadataTTL), 0)},
 			{"release of the lease", set.Release, releaseArgs(holder, 0, 0)},
@@ -294,8 +277,8 @@ func TestKeyWithoutExpiry(t *testing.T) {
 			check.That(b, left > most-10*time.Second && left <= most, "%s: the key is left for %v, want %v", what, left, most)
 		}
 		const longer = ttl + 2000 // than what the lease has already
-		heals("the fast renewal", longer*time.Millisecond, func() { b.code(b.renew(holder, 1, longer-1000, 0), lua.Granted) })
-		heals("the renewal", longer*time.Millisecond, func() { b.code(b.renew(holder, 2, longer, 0), lua.Granted) })
+		heals("the fast renewal", longer*time.Millisecond, func() { b.code(b.renew(holder, 1, longer-1000), lua.Granted) })
+		heals("the renewal", longer*time.Millisecond, func() { b.code(b.renew(holder, 2, longer), lua.Granted) })
 		if !b.set.OneHolder {
 			return // its leases have ends of their own
 		}
@@ -312,7 +295,7 @@ func TestKeyWithoutExpiry(t *testing.T) {
 			return b.eval(b.set.Acquire, acquireArgs(b.token("b", 2), ttl, heartbeatTTL, b.policyArg, 60_000))[5]
 		})
 		asks("a heartbeat", func() any { return b.heartbeat(0, waits)[3] })
-		b.code(b.renew(holder, 2, 3_600_000, 1), lua.Granted)
+		b.code(b.renew(holder, 2, 3_600_000), lua.Granted)
 		heals("a heartbeat beside an extended lease", time.Hour, func() { b.heartbeat(0, waits) })
 
 		b.rdb.Set(ctx, b.keys[0], "theirs", 0)
@@ -352,7 +335,7 @@ func TestCompleteStoresRecord(t *testing.T) {
 		b.rdb.Persist(ctx, b.keys[0])
 		complete(a, 50_000, lua.Granted)
 		lies("done:"+a, 45*time.Second, 50*time.Second)
-		b.code(b.renew(a, 1, 60_000, 0), lua.Refused)
+		b.code(b.renew(a, 1, 60_000), lua.Refused)
 		b.code(b.release(a, 0), lua.Refused)
 		b.code(b.acquire(c, 0), lua.Refused)
 		lies("done:"+a, 45*time.Second, 50*time.Second)
@@ -412,14 +395,14 @@ func TestBreakEndsLeaseAndAdmits(t *testing.T) {
 		if got := b.message(ofWaiters); len(got) < 2 || got[0] != strings.Split(first, ":")[1] || strings.HasPrefix(got[1], "-") {
 			b.Errorf("the first waiter was told %q", got)
 		}
-		b.code(b.renew(holder, 1, ttl, 0), lua.Refused)
+		b.code(b.renew(holder, 1, ttl), lua.Refused)
 		b.breakToken(holder, lua.Refused, 0) // a copy that comes late
 		b.notNotified("a", ofHolder)
 
 		// A copy of the request is refused for a minute.
 		again := acquireArgs(holder, ttl, heartbeatTTL, b.policyArg, 0)
 		b.code(b.eval(b.set.Acquire, again), lua.Tombstoned)
-		b.code(b.renew(first, 1, ttl, 0), lua.Granted)
+		b.code(b.renew(first, 1, ttl), lua.Granted)
 		pass(59 * time.Second)
 		b.code(b.eval(b.set.Acquire, again), lua.Tombstoned)
 	})

@@ -144,7 +144,7 @@ func transitionOf(s *lua.Script) string {
 	switch {
 	case name == "fast_hand_on" || name == "fast_release":
 		return "release"
-	case name == "fast_renew" || name == "shorten":
+	case name == "fast_renew":
 		return "renew"
 	case strings.HasPrefix(name, "fast_"):
 		return "acquire"

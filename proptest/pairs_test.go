@@ -139,20 +139,21 @@ func (w *world) checkLifetimeLocked(q *request) {
 
 // extendedLocked notes how an Extend has ended.
 func (w *world) extendedLocked(q *request, d time.Duration, began time.Time, err error) {
-	q.extended = 0
-	if q.extensions--; err != nil || q.extensions > 0 {
+	if err != nil {
 		return
 	}
-	q.extended, q.until = d, began.Add(d)
+	q.extended = max(q.extended, d)
+	if until := began.Add(d); until.After(q.until) {
+		q.until = until
+	}
 	if q.lifetimes > 0 && q.origin == nil && q.adopts == nil && q.until.After(q.heldSince.Add(q.lifetime())) {
 		w.breaksLocked(lifetimeEnds, "%v is extended to %v from then on, although it was to last for %v", q, d, q.lifetime())
 	}
 }
 
-// checkExtensionLocked checks that a lease lasts for as long as it was extended. A process that was degraded may have sent a copy of an
-// earlier Extend, to less, which arrives later.
+// checkExtensionLocked checks that a lease lasts for as long as it was extended, whatever was asked for before or after.
 func (w *world) checkExtensionLocked(v *view, q *request) {
-	if q.extended == 0 || q.extensions > 0 || !q.believesHeld() || q.releaseRequested || q.converting || q.broken || !q.p.neverDegraded() {
+	if q.extended == 0 || !q.believesHeld() || q.releaseRequested || q.converting || q.broken {
 		return
 	}
 	l, held := v.leases[q.lease.Token()]
@@ -160,7 +161,7 @@ func (w *world) checkExtensionLocked(v *view, q *request) {
 		return
 	}
 	left, want := time.Duration(l.ends-v.now)*time.Microsecond, time.Until(q.until)
-	if !q.fixed && !q.bounded() && q.origin == nil { // one that replaces another asks for its own ttl then
+	if !q.fixed && !q.bounded() && q.origin == nil && q.p.neverDegraded() { // one that replaces another asks for its own ttl then
 		want = max(want, q.extended/2-4*w.lag)
 	}
 	if left < want-2*time.Millisecond {

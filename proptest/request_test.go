@@ -52,9 +52,8 @@ type request struct {
 	staleAt          time.Time     // when it was outside the queue because of a stale subscription
 	holdingSince     time.Time     // since when it has held a lease without knowing it
 	heldSince        time.Time     // since when it has held its lease as far as it knows
-	extensions       int           // that are under way
-	extended         time.Duration // by the last of them, if that has succeeded alone; 0: not
-	until            time.Time     // the end of that
+	extended         time.Duration // the longest for which it was extended; 0: it was not
+	until            time.Time     // the latest time until which it was
 	used             []string      // features that were used for it
 	longest          time.Duration // the maximum of its lease; 0: the ttl
 	returned         bool
@@ -412,7 +411,6 @@ func (q *request) extend(d time.Duration) {
 	defer cancel()
 	w.mu.Lock()
 	w.usesLocked(q, extends)
-	q.extensions++
 	w.mu.Unlock()
 	began := time.Now()
 	err := q.lease.Extend(ctx, d)

@@ -250,7 +250,7 @@ func (w *world) head(r *rapid.T) *request {
 
 func (w *world) releaseHolder(r *rapid.T) { w.requestRelease(draw(r, w.holders(), "holder")) }
 
-// extendLease extends or shortens the lease of a holder.
+// extendLease extends the lease of a holder, perhaps to less than it has.
 func (w *world) extendLease(r *rapid.T) {
 	q := draw(r, w.steadyHolders(), "holder")
 	d := q.drawExtension(r)

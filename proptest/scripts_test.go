@@ -123,16 +123,13 @@ func (b *scriptBench) evalFastAcquire(set *lua.Set, token string, ttl int64, pol
 	return got
 }
 
-// evalRenew runs one of the scripts that renew, by how many keys they take.
+// evalRenew runs the script that renews by so many keys.
 func (b *scriptBench) evalRenew(set *lua.Set, keys int, token string, ms int64) []int64 {
 	b.r.Helper()
-	switch keys {
-	case 1:
+	if keys == 1 {
 		return b.eval(set.Fast.Renew, protocol.FastRenewArgs(nil, token, ms))
-	case 4:
-		return b.eval(set.Shorten, protocol.ShortenArgs(nil, token, ms, scriptMetadataTTL))
 	}
-	return b.eval(set.Renew, protocol.RenewArgs(nil, token, ms, 0, scriptMetadataTTL))
+	return b.eval(set.Renew, protocol.RenewArgs(nil, token, ms, scriptMetadataTTL))
 }
 
 // evalRelease releases as a keeper does: sometimes by the fast scripts, and by the general one unless they have decided.

@@ -89,7 +89,6 @@ type Claim struct {
 	renewals   int16   // under way
 	refused    bool    // the server does not know it, and is asked why
 	left       bool    // the request to replace it was given up, and whether it was replaced is being found out
-	extension  extension
 
 	// Of a release.
 	until     Instant // when the lease or the queue entry must have ended
@@ -100,14 +99,6 @@ type Claim struct {
 	general   bool // the fast script has not decided it; also of a request
 	doubt     bool // the outcome of an attempt is unknown, so the server may have done it already
 	ended     Code // what it was answered in the end; None: nothing
-}
-
-// extension is what a claim knows of the calls of Extend. The zero value is that of a lease of which it was never called.
-type extension struct {
-	at        Instant // when Extend last set the deadline; answers to renewals sent before are ignored
-	before    Instant // the deadline before the call in progress
-	inDoubt   int64   // the shortest ttl, in ms, of calls whose outcome is unknown: one may still run; 0: none
-	requested int64   // the ttl, in ms, of the call in progress; 0: none
 }
 
 // New returns the claim of a request that was not sent yet. doubt says that an earlier request with the token may still reach the server.

@@ -30,7 +30,7 @@ const (
 	RenewFailed     // a renewal failed; Lasting, Pause
 	ExtendBegan     // the call of Extend is about to be sent; TTL
 	Extended        // that call has ended; Sent, TTL, Code, Outcome
-	TTLSet          // from now on renewals ask for another ttl, and the next one is sent at once; TTL
+	TTLSet          // from now on renewals ask for that ttl, unless they ask for more, and the next one is sent at once; TTL
 	ConversionBegan // a request to convert the lease is about to be sent, the first one or one after a request that had no effect
 	ConversionLeft  // the caller has given the request up, and the driver asks the server whether the lease was converted
 	ConversionEnded // the lease was not converted
@@ -105,7 +105,6 @@ type Effects struct {
 	Deliver     bool    // the request has ended: unblock its caller
 	RenewFor    int64   // send a renewal for so many ms; 0: none
 	Metadata    bool    // it includes the metadata
-	Notify      bool    // of ExtendBegan: the head of the queue is to be told of the new end
 	Confirmed   bool    // report that the lease was renewed
 	End         bool    // end the lease for its holder, for the reason that the claim has now
 	Release     bool    // send release, or complete

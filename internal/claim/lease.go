@@ -55,11 +55,11 @@ func (c *Claim) held(r *Rules, now Instant, e *Event, out *Effects) {
 	case RenewFailed:
 		c.renewFailed(now, e, out)
 	case ExtendBegan:
-		c.extend(r, now, e.TTL, out)
+		c.longest = max(c.longest, e.TTL) // the server may run it long before its answer arrives
 	case Extended:
 		c.extended(r, now, e, out)
 	case TTLSet:
-		c.ttl, c.longest, c.renewAt, c.metadataAt = e.TTL, max(c.longest, e.TTL), now, now.Add(-r.MetadataTTL) // to note a ttl longer than the token's
+		c.ttl, c.longest, c.renewAt, c.metadataAt = max(c.ttl, e.TTL), max(c.longest, e.TTL), now, now.Add(-r.MetadataTTL) // to note a ttl longer than the token's
 		c.arm(out)
 	case Refused:
 		c.refuse(now, out)
@@ -164,9 +164,6 @@ func (c *Claim) timer(r *Rules, now Instant, out *Effects) {
 // nextTTL returns the ms that a renewal now should ask for, or 0 if there should be none.
 func (c *Claim) nextTTL(r *Rules, now Instant) int64 {
 	ttl := c.ttl
-	if c.extension.requested > 0 {
-		ttl = min(ttl, c.extension.requested)
-	}
 	if r.NoRenewal {
 		ttl -= Millis(now.Sub(c.since))
 	}
@@ -184,17 +181,12 @@ func (c *Claim) renewed(r *Rules, now Instant, e *Event, out *Effects) {
 	switch {
 	case c.refused: // an earlier one was refused, and the server is asked why
 	case e.Code == Granted:
-		until := leaseUntil(e.Sent, c.guaranteed(e.Sent, e.TTL))
-		if r.MaxLifetime > 0 { // the renewal may have waited before it was sent
-			until = min(until, c.since.Add(r.MaxLifetime))
-		}
-		c.deadline = max(c.deadline, until)
-		c.confirm()
+		c.prolong(r, e)
 		c.renewAt = 0
 		if e.Metadata {
 			c.metadataAt = now
 		}
-		c.scheduleRenewal(r, now, Duration(e.TTL)) // an Extend may have shortened it meanwhile
+		c.scheduleRenewal(r, now, Duration(e.TTL))
 		c.arm(out)
 		out.Confirmed = true
 	case c.state == Converting: // it may have been converted, with the reply still under way
@@ -218,8 +210,13 @@ func (c *Claim) renewFailed(now Instant, e *Event, out *Effects) {
 	}
 }
 
-// confirm notes that the server has renewed the lease.
-func (c *Claim) confirm() {
+// prolong notes that the server has renewed the lease.
+func (c *Claim) prolong(r *Rules, e *Event) {
+	until := leaseUntil(e.Sent, e.TTL)
+	if r.MaxLifetime > 0 { // the call may have waited before it was sent
+		until = min(until, c.since.Add(r.MaxLifetime))
+	}
+	c.deadline = max(c.deadline, until)
 	if c.state == Unconfirmed {
 		c.state = Held
 	}
@@ -237,73 +234,21 @@ func (c *Claim) refuse(now Instant, out *Effects) {
 	out.AskBreaker = true
 }
 
-// extend limits the deadline to what an Extend to ms, which is about to be sent, will leave. The server may run it long before its answer
-// arrives.
-func (c *Claim) extend(r *Rules, now Instant, ms int64, out *Effects) {
-	c.extension.requested, c.extension.before, c.longest = ms, c.deadline, max(c.longest, ms)
-	d := now.Add(TrustedFor(ms))
-	if d >= c.deadline {
-		return
-	}
-	out.Notify = true // waiters expect it to end later
-	c.deadline = d
-	if at := renewalTime(now, d.Sub(now)/3); !r.NoRenewal && at < c.renewAt {
-		c.renewAt = at
-	}
-	c.arm(out)
-}
-
-// extended handles the end of an Extend.
+// extended handles the end of an Extend. If it may have run, or may still run, the server has the lease for longer than is relied on here.
 func (c *Claim) extended(r *Rules, now Instant, e *Event, out *Effects) {
-	x := &c.extension
-	x.requested = 0
-	if e.Outcome == InDoubt && (x.inDoubt == 0 || e.TTL < x.inDoubt) {
-		x.inDoubt = e.TTL
-	}
 	switch {
 	case e.Code == Denied && c.state == Converting: // the server may know it as another lease
-		return
 	case e.Code == Denied:
 		c.refuse(now, out)
-		return
 	case c.refused: // by a renewal since, and the server is asked why
-		return
 	case now >= c.deadline: // the answer took too long
 		c.lose(c.expiry(r, now), out)
-		return
 	case e.Code == Granted:
-		c.ttl, c.metadataAt = e.TTL, now
-		c.confirm()
-		if x.inDoubt > 0 {
-			c.ttl = min(e.TTL, x.inDoubt)
-		} else {
-			c.longest = e.TTL
-		}
-		c.deadline = leaseUntil(e.Sent, c.ttl)
-	case e.Outcome == InDoubt: // it may have run or may still run: trust only the shorter of both ttls
-		c.ttl = min(c.ttl, e.TTL)
-	default: // the server did not receive it
-		c.deadline = max(c.deadline, x.before)
+		c.ttl, c.metadataAt = max(c.ttl, e.TTL), now
+		c.prolong(r, e)
+		c.scheduleRenewal(r, now, Duration(c.ttl))
+		c.arm(out)
 	}
-	x.at = now
-	if now >= c.deadline {
-		c.lose(c.expiry(r, now), out)
-		return
-	}
-	c.scheduleRenewal(r, now, c.deadline.Sub(now))
-	c.arm(out)
-}
-
-// guaranteed returns for how many ms a renewal that was sent at that time and requested ms is sure to keep the lease.
-func (c *Claim) guaranteed(sent Instant, ms int64) int64 {
-	x := &c.extension
-	switch {
-	case sent <= x.at: // an Extend that ended since may have run after the renewal
-		return 0
-	case x.requested > 0: // so may the one in progress
-		return min(ms, x.requested)
-	}
-	return ms
 }
 
 // release sends a release of what the token may have at the server. It is repeated until it is answered, but not after until. With a

@@ -44,37 +44,40 @@ func TestRefusedLeaseEndsWithinReasonTimeout(t *testing.T) {
 }
 
 func TestExtend(t *testing.T) {
-	check(t, "its answer comes after the deadline that it has lowered", held(), []step{
-		{100, Event{Kind: ExtendBegan, TTL: 1_000}, Held, "Notify Timer=416"},
-		{1_088, Event{Kind: Extended, Code: Granted, Sent: at(100), TTL: 1_000}, Lost, "End StopTimer"},
+	began := func(ms, ttl int64) step { return step{ms, Event{Kind: ExtendBegan, TTL: ttl}, Held, ""} }
+	granted := func(ms, sent, ttl int64, out string) step {
+		return step{ms, Event{Kind: Extended, Code: Granted, Sent: at(sent), TTL: ttl}, Held, out}
+	}
+	check(t, "to more", held(), []step{began(100, 20_000), granted(200, 100, 20_000, "Timer=6375")}, hasDeadline(100+19_798, 20_000))
+	check(t, "to less, which changes nothing", held(), []step{began(100, 1_000), granted(200, 100, 1_000, "Timer=3413")}, hasDeadline(9_898, 10_000))
+	check(t, "its answer comes after the deadline", held(), []step{
+		began(100, 20_000),
+		{9_898, Event{Kind: Extended, Code: Granted, Sent: at(100), TTL: 20_000}, Lost, "End StopTimer"},
 	}, hasReason(ByDeadline))
 	check(t, "it was not sent", held(), []step{
-		{100, Event{Kind: ExtendBegan, TTL: 1_000}, Held, "Notify Timer=416"},
-		{200, Event{Kind: Extended, Outcome: NotSent, TTL: 1_000}, Held, "Timer=3413"},
+		began(100, 20_000),
+		{200, Event{Kind: Extended, Outcome: NotSent, TTL: 20_000}, Held, ""},
 	}, hasDeadline(9_898, 10_000))
 	check(t, "it may have run, and may still run", held(), []step{
-		{100, Event{Kind: ExtendBegan, TTL: 1_000}, Held, "Notify Timer=416"},
-		{200, Event{Kind: Extended, Outcome: InDoubt, TTL: 1_000}, Held, "Timer=488"},
-		{489, Event{Kind: Timer}, Held, "RenewFor=1000 Timer=688"},
-		{490, Event{Kind: ExtendBegan, TTL: 5_000}, Held, ""},
-		{500, Event{Kind: Extended, Code: Granted, Sent: at(490), TTL: 5_000}, Held, "Timer=812"},
-	}, hasDeadline(490+988, 1_000)) // the first one may run now
+		began(100, 20_000),
+		{200, Event{Kind: Extended, Outcome: InDoubt, TTL: 20_000}, Held, ""},
+		due,
+	}, hasDeadline(9_898, 10_000))
+	check(t, "two at once, of which the longer one is answered first", held(), []step{
+		began(100, 20_000), began(101, 60_000), granted(110, 101, 60_000, "Timer=19017"), granted(120, 100, 20_000, "Timer=19644"),
+	}, hasDeadline(101+59_398, 60_000))
 	check(t, "a renewal sent before it is answered after it", after(held(), due), []step{
-		{3_130, Event{Kind: ExtendBegan, TTL: 1_000}, Held, "Notify Timer=3441"},
-		{3_140, Event{Kind: Renewed, Code: Granted, Sent: at(3_127), TTL: 10_000}, Held, "Confirmed Timer=3461"},
-		{3_150, Event{Kind: Extended, Code: Granted, Sent: at(3_130), TTL: 1_000}, Held, "Timer=3460"},
-		{3_160, Event{Kind: Renewed, Code: Granted, Sent: at(3_127), TTL: 10_000}, Held, "Confirmed Timer=3477"},
-	}, hasDeadline(3_130+988, 1_000))
-	check(t, "a renewal sent before it is answered during the next one", after(held(), due), []step{
-		{3_130, Event{Kind: ExtendBegan, TTL: 1_000}, Held, "Notify Timer=3441"},
-		{3_140, Event{Kind: Extended, Outcome: InDoubt, TTL: 1_000}, Held, "Timer=3461"},
-		{3_150, Event{Kind: ExtendBegan, TTL: 20_000}, Held, ""},
-		{3_160, Event{Kind: Renewed, Code: Granted, Sent: at(3_127), TTL: 10_000}, Held, "Confirmed Timer=3477"},
-	}, hasDeadline(3_130+988, 1_000))
+		began(3_130, 20_000),
+		granted(3_150, 3_130, 20_000, "Timer=9484"),
+		{3_160, Event{Kind: Renewed, Code: Granted, Sent: at(3_127), TTL: 10_000}, Held, "Confirmed Timer=6458"},
+	}, hasDeadline(3_130+19_798, 20_000))
+	checkBy(t, func(r *Rules) { r.MaxLifetime = 12 * time.Second }, "it has waited before it was sent", held(), []step{
+		began(900, 11_000), granted(3_000, 2_900, 11_000, "Timer=5838"),
+	}, hasDeadline(12_001, 11_000))
 	checkBy(t, func(r *Rules) { r.NoRenewal = true }, "of an unconfirmed lease that is not renewed, which is confirmed all the same",
 		afterBy(&Rules{TTL: 10_000, ClaimTTL: 6_000, NoRenewal: true}, New(Wait, false, false), called, queued, woken), []step{
 			{300, Event{Kind: ExtendBegan, TTL: 10_000}, Unconfirmed, ""},
-			{400, Event{Kind: Extended, Outcome: NotSent, TTL: 10_000}, Unconfirmed, "Timer=200"},
+			{400, Event{Kind: Extended, Outcome: NotSent, TTL: 10_000}, Unconfirmed, ""},
 			{401, Event{Kind: Timer}, Unconfirmed, "RenewFor=9799 Timer=2263"},
 			{410, Event{Kind: Renewed, Code: Granted, Sent: at(401), TTL: 9_799}, Held, "Confirmed Timer=10100"},
 			{10_101, Event{Kind: Timer}, Lost, "End StopTimer"},
@@ -140,8 +143,8 @@ func TestLease(t *testing.T) {
 		timer(11_995, Lost, "End StopTimer"),
 	}, hasReason(ByLifetime))
 	check(t, "a part is to last for another time", held(), []step{
-		{100, Event{Kind: TTLSet, TTL: 3_000}, Held, "Timer=100"},
-		timer(100, Held, "RenewFor=3000 Metadata Timer=3366"),
+		{100, Event{Kind: TTLSet, TTL: 30_000}, Held, "Timer=100"},
+		timer(100, Held, "RenewFor=30000 Metadata Timer=3366"),
 	})
 	check(t, "it is lost, and its holder learns of that and releases it",
 		after(held(), due, step{9_898, Event{Kind: Timer}, Lost, ""}), []step{

@@ -238,7 +238,7 @@ func (l *Lock) Adopt(ctx context.Context, token string) (*lease.Lease, error) {
 // AdoptAs is Adopt of a lease that has an observer, or nil.
 func (l *Lock) AdoptAs(ctx context.Context, token string, observer lease.Observer) (*lease.Lease, error) {
 	for began := time.Now(); ; {
-		r, err := l.Renew(ctx, token, func() int64 { return l.TTL }, server.RenewMetadata, false)
+		r, err := l.Renew(ctx, token, func() int64 { return l.TTL })
 		if err != nil {
 			return nil, l.Fail(err)
 		}

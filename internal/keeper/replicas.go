@@ -90,7 +90,7 @@ func (l *Lock) replicateGrant(ctx context.Context, r *request) error {
 func (l *Lock) replicateRenewal(ctx context.Context, token string) (lease.Renewal, error) {
 	again := &transport.Call{Script: l.spec.Scripts.Renew}
 	r := lease.Renewal{Sent: time.Now()}
-	again.Args = l.RenewArgs(nil, token, l.TTL, false)
+	again.Args = l.RenewArgs(nil, token, l.TTL)
 	again.Done = transport.Func(func(*transport.Call) {})
 	err := l.waitForReplicas(ctx, again, l.AllKeys()[:2], func() (err error) {
 		if r.RenewReply, err = server.Decode(again, protocol.ParseRenewReply); err == nil && !r.Held {

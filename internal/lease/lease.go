@@ -150,7 +150,6 @@ type Lease struct {
 
 	// Guarded by the Lifecycle's Mu. A process may have a hundred thousand leases, so what few have is behind pointers.
 	Claim       claim.Claim
-	extending   chan struct{}         // while an Extend is in progress; closed when it ends
 	converting  *conversion           // while it is being converted, and after it ended meanwhile
 	next        atomic.Pointer[Lease] // the lease that continues this one; see Become
 	former      *Lease                // the lease that this one continues, which the holder still uses and which ends with it

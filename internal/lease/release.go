@@ -188,7 +188,7 @@ func (c *Cleanup) send(by func(*transport.Call), check bool) {
 	}
 	switch {
 	case check:
-		l.SetRenewal(call, h.token, l.TTL, server.RenewMetadata, false)
+		l.SetRenewal(call, h.token, l.TTL, true)
 	case ms > 0: // otherwise the record would have expired already
 		l.SetCompletion(call, h.token, ms)
 	case !general && !unused && l.Yield == 0 && l.Fast().Release != nil && l.FastBackoff.Release.Usable():

@@ -13,12 +13,8 @@ import (
 
 // renew sends a renewal for so many ms, which may include the metadata.
 func (h *Lease) renew(ms int64, metadata bool) {
-	keys := server.RenewOnly
-	if metadata {
-		keys = server.RenewMetadata
-	}
 	h.lock.d.Announce()
-	h.lock.d.Transport.Send(h.lock.RenewCall(h.token, ms, keys, false, func(call *transport.Call) {
+	h.lock.d.Transport.Send(h.lock.RenewCall(h.token, ms, metadata, func(call *transport.Call) {
 		h.renewed(call, ms, metadata)
 	}))
 }
@@ -49,7 +45,7 @@ type Renewal struct {
 
 // Renew renews a lease and the metadata. It blocks until that is answered, and repeats it while it fails for a transient
 // reason. ttl says for how many ms, each time.
-func (l *Lock) Renew(ctx context.Context, token string, ttl func() int64, keys int, exact bool) (r Renewal, err error) {
+func (l *Lock) Renew(ctx context.Context, token string, ttl func() int64) (r Renewal, err error) {
 	if err := server.ContextError(ctx); err != nil {
 		return r, err
 	}
@@ -57,7 +53,7 @@ func (l *Lock) Renew(ctx context.Context, token string, ttl func() int64, keys i
 		return r, server.ErrClosed
 	}
 	call, inDoubt, err := l.d.RoundTrip(ctx, 0, func(p *server.Pending) {
-		l.SetRenewal(&p.Call, token, ttl(), keys, exact)
+		l.SetRenewal(&p.Call, token, ttl(), true)
 	})
 	r.InDoubt = inDoubt
 	if err != nil {
@@ -68,7 +64,7 @@ func (l *Lock) Renew(ctx context.Context, token string, ttl func() int64, keys i
 	return r, err
 }
 
-// Extend makes the lease expire ttl from now, and renewals request ttl from now on. See Lease.Extend in package
+// Extend makes the lease last for ttl from now at least, and renewals ask for that from now on, unless they ask for more. See Lease.Extend in package
 // lockkeeper.
 func (h *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	for {
@@ -100,23 +96,15 @@ func (h *Lease) tryExtend(ctx context.Context, ttl time.Duration) error {
 	if err := CheckLifetime(ttl, h.lock.Rules.MaxLifetime, h.Since()); err != nil {
 		return h.lock.Fail(err)
 	}
-	turn, err := h.beginExtension(ctx)
-	if err != nil {
-		return h.lock.Fail(err)
-	}
-	defer h.endExtension(turn)
 	ms := server.Millis(ttl)
-	keys := server.RenewMetadata
-	if began := h.Step(claim.Event{Kind: claim.ExtendBegan, TTL: ms}, nil); began.Notify {
-		keys = server.RenewAndNotify
-	}
+	h.Step(claim.Event{Kind: claim.ExtendBegan, TTL: ms}, nil)
 	if err := h.Err(); err != nil { // the deadline has passed meanwhile
 		return h.lock.Fail(err)
 	}
 	r, err := h.lock.Renew(ctx, h.token, func() int64 {
 		ms = h.withinLifetime(ms)
 		return ms
-	}, keys, true)
+	})
 	ev := claim.Event{Kind: claim.Extended, TTL: ms, Sent: h.lock.d.Instant(r.Sent)}
 	switch {
 	case r.InDoubt:
@@ -166,35 +154,7 @@ func CheckLifetime(ttl, maxLifetime time.Duration, since time.Time) error {
 	return nil
 }
 
-// beginExtension waits until no other Extend of the lease is in progress. If two ran at once, it would not be known which
-// one the server ran last.
-func (h *Lease) beginExtension(ctx context.Context) (turn chan struct{}, err error) {
-	turn = make(chan struct{})
-	for {
-		h.Mu.Lock()
-		inProgress, err := h.extending, h.ErrLocked()
-		if inProgress == nil && err == nil {
-			h.extending = turn
-		}
-		h.Mu.Unlock()
-		if inProgress == nil || err != nil {
-			return turn, err
-		}
-		if !server.WaitFor(ctx, inProgress) {
-			return nil, server.Chain(server.ErrNoAnswer, server.ContextError(ctx))
-		}
-	}
-}
-
-// endExtension lets the next Extend start.
-func (h *Lease) endExtension(turn chan struct{}) {
-	h.Mu.Lock()
-	h.extending = nil
-	h.Mu.Unlock()
-	close(turn)
-}
-
-// SetTTL makes renewals ask for ttl from now on, and sends the first of them at once.
+// SetTTL makes renewals ask for ttl from now on, unless they ask for more, and sends the first of them at once.
 func (h *Lease) SetTTL(ttl time.Duration) {
 	h.Step(claim.Event{Kind: claim.TTLSet, TTL: server.Millis(ttl)}, nil)
 }

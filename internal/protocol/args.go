@@ -86,12 +86,7 @@ func BreakArgs(command []any, token, metadataTTL any, tombstone int64, policyArg
 }
 
 // RenewArgs appends ARGV of renew.lua.
-func RenewArgs(command []any, token any, ttl int64, exact int, metadataTTL any) []any {
-	return append(command, token, ttl, exact, metadataTTL)
-}
-
-// ShortenArgs appends ARGV of shorten.lua.
-func ShortenArgs(command []any, token any, ttl int64, metadataTTL any) []any {
+func RenewArgs(command []any, token any, ttl int64, metadataTTL any) []any {
 	return append(command, token, ttl, metadataTTL)
 }
 

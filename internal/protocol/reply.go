@@ -116,7 +116,7 @@ func ParseBreakReply(n []int64) (BreakReply, error) {
 	return BreakReply{n[0], n[1] == 1, n[2] == 1}, nil
 }
 
-// RenewReply is the reply of renew.lua, of shorten.lua, or of a fast script that renews.
+// RenewReply is the reply of renew.lua, or of a fast script that renews.
 type RenewReply struct {
 	Held  bool  // the token has the lease
 	Fence int64 // of the lease; 0 by a fast script
@@ -130,7 +130,7 @@ func ParseFastRenewReply(n []int64) (RenewReply, error) {
 	return RenewReply{Held: n[0] != lua.Refused}, nil
 }
 
-// ParseRenewReply returns the reply of renew.lua or shorten.lua.
+// ParseRenewReply returns the reply of renew.lua.
 func ParseRenewReply(n []int64) (RenewReply, error) {
 	if err := reply(n).check("renew", renewed); err != nil || n[0] == lua.Refused {
 		return RenewReply{}, err

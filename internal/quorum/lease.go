@@ -43,7 +43,7 @@ type Lease struct {
 	stopReleasing    func() // ends the wait of Release; nil: it does not wait
 	members          []member
 	fence            int64         // 0: not yet known; see settleFenceLocked
-	ttl              time.Duration // set by Extend; 0: it was not
+	ttl              time.Duration // the longest of the calls of Extend; 0: there was none
 	reportedDeadline time.Time     // the deadline at the last Renewed event
 	lastDeadline     time.Time     // the last deadline that was known
 }
@@ -335,7 +335,7 @@ func (u *Lease) Release(ctx context.Context) error {
 	return u.lock.fail(answers, append(append([]error{lease.ErrReleaseUnanswered}, causes...), server.ContextError(ctx))...)
 }
 
-// Extend makes the lease end ttl from now; see lockkeeper.Lease. It returns when a majority has confirmed it, and waits no longer
+// Extend makes the lease last for ttl from now at least; see lockkeeper.Lease. It returns when a majority has confirmed it, and waits no longer
 // than ServerTimeout; the other servers are extended in the background.
 func (u *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	if err := server.CheckTTL("ttl", ttl); err != nil {

@@ -218,7 +218,8 @@ func (u *Lease) onMajority(do func(i int) (done bool, err error)) (succeeded int
 func (u *Lease) extendParts(ttl time.Duration, extend func(part *lease.Lease) error) (succeeded int, answers []error) {
 	u.mu.Lock()
 	before := u.ttl
-	u.ttl = ttl
+	longest := max(before, ttl)
+	u.ttl = longest
 	u.mu.Unlock()
 	parts := u.grantedParts()
 	succeeded, answers = u.onMajority(func(i int) (bool, error) {
@@ -231,7 +232,7 @@ func (u *Lease) extendParts(ttl time.Duration, extend func(part *lease.Lease) er
 	defer u.mu.Unlock()
 	if succeeded >= u.lock.need {
 		u.reportedDeadline = u.deadlineLocked()
-	} else if u.ttl == ttl {
+	} else if u.ttl == longest {
 		u.ttl = before
 	}
 	return succeeded, answers

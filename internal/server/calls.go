@@ -114,35 +114,25 @@ func (l *Lock) SetCompletion(call *transport.Call, token string, recordTTL int64
 	call.Args = protocol.CompleteArgs(call.Args, token, recordTTL)
 }
 
-// What a renewal does.
-const (
-	RenewOnly      = iota // the lease alone, by one key, which also works while a cluster migrates the slot
-	RenewMetadata         // also extends the metadata, and returns the fence
-	RenewAndNotify        // shortens the lease, and notifies the head of the queue of the new end
-)
-
-// RenewCall prepares a renewal. An exact one may shorten the lease; others must not, since a copy may run late.
-func (l *Lock) RenewCall(token string, ttl int64, does int, exact bool, done func(*transport.Call)) *transport.Call {
+// RenewCall prepares a renewal. With metadata it also extends those, and returns the fence. Without, it takes one key, so that it works while a
+// cluster migrates the slot.
+func (l *Lock) RenewCall(token string, ttl int64, metadata bool, done func(*transport.Call)) *transport.Call {
 	call := &transport.Call{Done: transport.Func(done)}
-	l.SetRenewal(call, token, ttl, does, exact)
+	l.SetRenewal(call, token, ttl, metadata)
 	return call
 }
 
 // SetRenewal is RenewCall for a Call that exists.
-func (l *Lock) SetRenewal(call *transport.Call, token string, ttl int64, does int, exact bool) {
-	switch {
-	case does == RenewOnly && !exact:
-		l.SetCall(call, l.fast.Renew, 2)
-		call.Scalar = true
-		call.Args = protocol.FastRenewArgs(call.Args, token, ttl)
-	case does == RenewAndNotify && exact:
-		l.SetCall(call, l.scripts.Shorten, 3)
-		call.Args = protocol.ShortenArgs(call.Args, token, ttl, l.args.metadataTTL)
-	default:
-		l.SetCall(call, l.scripts.Renew, 4)
-		call.Args = l.RenewArgs(call.Args, token, ttl, exact)
-	}
+func (l *Lock) SetRenewal(call *transport.Call, token string, ttl int64, metadata bool) {
 	call.Urgent = true
+	if metadata {
+		l.SetCall(call, l.scripts.Renew, 3)
+		call.Args = l.RenewArgs(call.Args, token, ttl)
+		return
+	}
+	l.SetCall(call, l.fast.Renew, 2)
+	call.Scalar = true
+	call.Args = protocol.FastRenewArgs(call.Args, token, ttl)
 }
 
 // DecodeRenewal returns the reply to a renewal.
@@ -154,8 +144,8 @@ func (l *Lock) DecodeRenewal(call *transport.Call) (protocol.RenewReply, error) 
 }
 
 // RenewArgs appends the arguments of renew.lua to a command.
-func (l *Lock) RenewArgs(command []any, token string, ttl int64, exact bool) []any {
-	return protocol.RenewArgs(command, token, ttl, BoolArg(exact), l.args.metadataTTL)
+func (l *Lock) RenewArgs(command []any, token string, ttl int64) []any {
+	return protocol.RenewArgs(command, token, ttl, l.args.metadataTTL)
 }
 
 // HeartbeatCall prepares a heartbeat command of that mode, for that many waiters. The caller appends their tokens, and their places if

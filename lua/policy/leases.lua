@@ -66,9 +66,9 @@ local function cut_leases(run)
   for i = 1, #list, 2 do cut(run, list[i], tonumber(list[i + 1])) end
 end
 
-local function renew_lease(run, token, ttl, exact)
+local function renew_lease(run, token, ttl)
   local at = ends_at(token)
-  if at and (exact or at < now + ttl) then
+  if at and at < now + ttl then
     -- The expiry is written first: a script that has written may continue when memory is full.
     keep_lock(run, ttl)
     call('ZADD', lock, now + ttl, token)
@@ -78,7 +78,7 @@ end
 
 local function confirm(_, token, ttl)
   local _, _, asked = string.match(token, TOKEN, TOKEN_FROM)
-  if tonumber(ttl) > tonumber(asked or 0) then call('ZADD', lock, BEYOND + ttl, '+' .. token) end
+  if tonumber(ttl) > tonumber(asked or 0) then call('ZADD', lock, 'GT', BEYOND + ttl, '+' .. token) end
   return lease_fence(token)
 end
 

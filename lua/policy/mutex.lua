@@ -149,17 +149,20 @@ local function maintain(run)
   end
 end
 
-local function renew_lease(run, token, ttl, exact)
+local function renew_lease(run, token, ttl)
   local owner = pcall('GET', lock)
   if type(owner) == 'table' then run.type_error = owner end
   if owner ~= token then return false end
-  if exact then call('PEXPIRE', lock, ttl) else extend_expiry(lock, ttl) end
+  extend_expiry(lock, ttl)
   return true
 end
 
 local function confirm(run, token, ttl)
   local _, _, asked = string.match(token, TOKEN, TOKEN_FROM)
-  if tonumber(ttl) > tonumber(asked or 0) then call('HSET', meta, 'longer', token .. ' ' .. ttl) end
+  if tonumber(ttl) > tonumber(asked or 0) then
+    local owner, ms = string.match(call('HGET', meta, 'longer') or '', '^(.*) (%d+)$')
+    if owner ~= token or tonumber(ttl) > tonumber(ms) then call('HSET', meta, 'longer', token .. ' ' .. ttl) end
+  end
   return asked and lease_fence(run) or next_fence(run)
 end
 

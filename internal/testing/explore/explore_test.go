@@ -118,7 +118,7 @@ var groups = []struct {
 	{name: "fair", set: lua.Fair, quick: 1, worlds: []config{
 		{tries: second, ticks: 2, faults: 1},
 		{ticks: 2, closes: 1, slow: 1},
-		{ticks: 1, extends: 1, extendTo: 1000, faults: 1},
+		{ticks: 1, extends: 1, extendTo: 3000, faults: 1},
 		{ticks: 2, extends: 1, extendTo: 3000, slow: 1, renewals: 1},
 		{ticks: 1, breaks: 1, faults: 1},
 		{requests: 3, keeperOf: together, tries: second, ticks: 1, faults: 1},
@@ -126,7 +126,6 @@ var groups = []struct {
 		{requests: 3, keeperOf: together, ticks: 1, closes: 1, slow: 1},
 		{ticks: 2, closes: 1, faults: 1},
 		{ticks: 2, extends: 1, extendTo: 1000, faults: 1},
-		{ticks: 3, extends: 1, extendTo: 1000, slow: 1, renewals: 1},
 		{ticks: 3, extends: 1, extendTo: 3000, slow: 1, renewals: 1},
 		{ticks: 2, breaks: 1, faults: 1},
 		{ticks: 3, breaks: 1, slow: 1},

@@ -68,8 +68,8 @@ func TestSearchFindsDeliberateBugs(t *testing.T) {
 		"a renewal counts from its reply": {
 			config: config{set: lua.Mutex, ticks: 3, slow: 1, renewals: 1}, problem: twoRely,
 			file: "internal/claim/lease.go",
-			old:  "leaseUntil(e.Sent, c.guaranteed(e.Sent, e.TTL))",
-			new:  "leaseUntil(now, c.guaranteed(e.Sent, e.TTL))",
+			old:  "		c.prolong(r, e)\n		c.renewAt = 0\n",
+			new:  "		e.Sent = now\n		c.prolong(r, e)\n		c.renewAt = 0\n",
 		},
 		"a heartbeat's grant lasts for a whole ttl": {
 			config: config{set: lua.Fair, requests: 3, ticks: 3, slow: 1}, problem: twoRely,
@@ -198,18 +198,15 @@ func TestSearchFindsDeliberateBugs(t *testing.T) {
 			new:   "			if true {\n",
 			large: true,
 		},
-		"an Extend to less counts from its reply only": {
+		"an Extend to less shortens the lease": {
 			config: config{set: lua.Fair, ticks: 2, extends: 1, extendTo: 1000, slow: 1}, problem: twoRely,
-			file: "internal/claim/lease.go",
-			old:  "	out.Notify = true // waiters expect it to end later\n	c.deadline = d\n",
-			new:  "	out.Notify = true\n",
+			old: "extend_expiry(lock, ttl)", new: "call('PEXPIRE', lock, ttl)",
 		},
-		"an answer to a renewal that was sent before an Extend counts": {
-			config: config{set: lua.Fair, ticks: 3, extends: 1, extendTo: 1000, slow: 1, renewals: 1}, problem: twoRely,
-			file:  "internal/claim/lease.go",
-			old:   "	case sent <= x.at: // an Extend that ended since may have run after the renewal\n		return 0\n",
-			new:   "",
-			large: true,
+		"an Extend counts from its reply": {
+			config: config{set: lua.Fair, ticks: 3, extends: 1, extendTo: 3000, slow: 1}, problem: twoRely,
+			file: "internal/claim/lease.go",
+			old:  "		c.prolong(r, e)\n		c.scheduleRenewal",
+			new:  "		e.Sent = now\n		c.prolong(r, e)\n		c.scheduleRenewal",
 		},
 		"a closed keeper leaves who waits in the queue": {
 			config: config{set: lua.Fair, ticks: 1, closes: 1}, problem: notServed,

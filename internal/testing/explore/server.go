@@ -41,12 +41,11 @@ const (
 	breaking
 	fastRenew
 	renew
-	shorten
 	heartbeat
 	rejoin
 )
 
-func (s script) renews() bool { return s == fastRenew || s == renew || s == shorten }
+func (s script) renews() bool { return s == fastRenew || s == renew }
 
 // call is one call of a script. Equal calls have equal arguments.
 type call struct {
@@ -55,7 +54,6 @@ type call struct {
 	try       bool               // of an acquire: it does not wait
 	tombstone bool               // of a release
 	cancel    uint8              // of a release; see release.lua
-	exact     bool               // of a renewal: it may shorten the lease
 	ttl       int16              // ms, of a renewal
 	uncounted bool               // of an acquire and of heartbeats: the keeper does not count on its subscription
 	places    [maxRequests]int64 // of a rejoin
@@ -129,7 +127,7 @@ func newServer(set *lua.Set, tokens [maxRequests]string, change func(string) str
 	}
 	for name, x := range map[script]*lua.Script{
 		fastAcquire: set.Fast.Acquire, acquire: set.Acquire, fastRelease: set.Fast.Release, handOn: set.Fast.HandOn, release: set.Release,
-		breaking: set.Break, fastRenew: set.Fast.Renew, renew: set.Renew, shorten: set.Shorten, heartbeat: set.Heartbeat, rejoin: set.Heartbeat,
+		breaking: set.Break, fastRenew: set.Fast.Renew, renew: set.Renew, heartbeat: set.Heartbeat, rejoin: set.Heartbeat,
 	} {
 		s.text[name] = x.Text
 		if change != nil {
@@ -285,14 +283,8 @@ func (s *server) arguments(c call) (keys, argv []string) {
 		args = protocol.BreakArgs(nil, token, int64(metadataTTL), tombstoneTTL, policyArg, protocol.BreakNotice(protocol.Breaker{By: "x", Reason: "y"}))
 	case fastRenew:
 		args = protocol.FastRenewArgs(nil, token, int64(c.ttl))
-	case shorten:
-		args = protocol.ShortenArgs(nil, token, int64(c.ttl), int64(metadataTTL))
 	case renew:
-		exact := 0
-		if c.exact {
-			exact = 1
-		}
-		args = protocol.RenewArgs(nil, token, int64(c.ttl), exact, int64(metadataTTL))
+		args = protocol.RenewArgs(nil, token, int64(c.ttl), int64(metadataTTL))
 	case heartbeat:
 		mode := 0
 		if c.uncounted {
@@ -329,7 +321,7 @@ func (c call) list() (list []int) {
 func (s *server) describe(id int32) string {
 	c := s.calls[id]
 	var b strings.Builder
-	b.WriteString([]string{"?", "fast acquire", "acquire", "fast release", "hand_on", "release", "break", "fast renew", "renew", "shorten", "heartbeat", "rejoin"}[c.script])
+	b.WriteString([]string{"?", "fast acquire", "acquire", "fast release", "hand_on", "release", "break", "fast renew", "renew", "heartbeat", "rejoin"}[c.script])
 	for i, r := range c.list() {
 		if i > 0 {
 			b.WriteString(" and")

@@ -204,13 +204,9 @@ func (m *model) apply(w *world, s step) {
 		m.fail(w, s)
 	case stepExtend:
 		w.extends--
-		out := m.step(w, i, claim.Event{Kind: claim.ExtendBegan, TTL: int64(m.extendTo)})
+		m.step(w, i, claim.Event{Kind: claim.ExtendBegan, TTL: int64(m.extendTo)})
 		if q := &w.requests[i]; q.claim.Active() {
-			c := call{script: renew, requests: 1 << i, ttl: m.extendTo, exact: true}
-			if out.Notify {
-				c.script = shorten
-			}
-			q.extend = slot{call: m.srv.call(c), sent: w.tick}
+			q.extend = slot{call: m.srv.call(call{script: renew, requests: 1 << i, ttl: m.extendTo}), sent: w.tick}
 		}
 	case stepBreak:
 		w.breaks--

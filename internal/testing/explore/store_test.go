@@ -71,7 +71,7 @@ func TestStoreMatchesServer(t *testing.T) {
 				script:   script(rapid.IntRange(int(fastAcquire), int(rejoin)).Draw(r, "script")),
 				requests: uint8(1 << rapid.IntRange(0, 2).Draw(r, "of request")),
 				try:      rapid.Bool().Draw(r, "try"), tombstone: rapid.Bool().Draw(r, "tombstone"), cancel: uint8(rapid.IntRange(0, 2).Draw(r, "cancel")),
-				exact: rapid.Bool().Draw(r, "exact"), ttl: rapid.SampledFrom([]int16{1000, ttl, 4000}).Draw(r, "ttl"),
+				ttl: rapid.SampledFrom([]int16{1000, ttl, 4000}).Draw(r, "ttl"),
 			}
 			if k.script >= heartbeat {
 				k.requests = uint8(rapid.SampledFrom([]int{1, 2, 3, 4}).Draw(r, "of requests"))

@@ -26,7 +26,7 @@ type request struct {
 	believed  claim.Instant // until when a process relies on the lease that is frozen, or that has released it too soon
 	ask       slot          // acquire
 	change    slot          // renew, and then release
-	extend    slot          // a renewal that may shorten the lease
+	extend    slot          // the renewal of an Extend
 	rejection claim.Reason  // why a request was refused, if nobody has given it up
 	handedOn  bool          // the fast script that hands on has been sent
 	broken    bool          // somebody has ended it at the server
