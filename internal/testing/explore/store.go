@@ -287,8 +287,8 @@ func (s *store) pexpire(key string, args []string) any {
 }
 
 func (s *store) zadd(key string, args []string) any {
-	onlyNew := args[0] == "NX"
-	if onlyNew {
+	onlyNew, onlyGreater := args[0] == "NX", args[0] == "GT"
+	if onlyNew || onlyGreater {
 		args = args[1:]
 	}
 	increment := args[0] == "INCR"
@@ -305,7 +305,7 @@ func (s *store) zadd(key string, args []string) any {
 		switch {
 		case i < 0:
 			added++
-		case onlyNew:
+		case onlyNew || onlyGreater && m.score <= v.members[i].score:
 			continue
 		default:
 			v.members = slices.Delete(v.members, i, i+1)
