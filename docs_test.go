@@ -77,7 +77,7 @@ func pages(t *testing.T) []string {
 	more := must.Get(filepath.Glob("contrib/*/README.md"))(t)
 	return append(append(list, more...), "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "bench/README.md", "contrib/README.md",
 		"examples/README.md", "faults/README.md", "internal/claim/README.md", "internal/quorum/README.md",
-		"internal/testing/README.md", "internal/testing/conformance/README.md", "internal/wait/README.md", "lua/policy/README.md")
+		"internal/testing/README.md", "internal/testing/conformance/README.md", "internal/keeper/README.md", "lua/policy/README.md")
 }
 
 func read(t *testing.T, path string) string {

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/lease"
+	"github.com/lockkeeper/lockkeeper/internal/keeper"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
@@ -119,19 +119,19 @@ type Event struct {
 }
 
 // observer returns a function that calls the hook of an event, or nil if no hook is set.
-func (h Hooks) observer() func(lease.Event) {
-	hooks := map[lease.EventType]func(Event){
-		lease.AcquireStart:   h.AcquireStart,
-		lease.AcquireDone:    h.AcquireDone,
-		lease.Queued:         h.Queued,
-		lease.WakeupReceived: h.WakeupReceived,
-		lease.WakeupLost:     h.WakeupLost,
-		lease.Renewed:        h.Renewed,
-		lease.Lost:           h.Lost,
-		lease.Released:       h.Released,
-		lease.LimitChanged:   h.LimitChanged,
-		lease.Leaked:         h.Leaked,
-		lease.Succeeded:      h.Succeeded,
+func (h Hooks) observer() func(keeper.Event) {
+	hooks := map[keeper.EventType]func(Event){
+		keeper.AcquireStart:   h.AcquireStart,
+		keeper.AcquireDone:    h.AcquireDone,
+		keeper.Queued:         h.Queued,
+		keeper.WakeupReceived: h.WakeupReceived,
+		keeper.WakeupLost:     h.WakeupLost,
+		keeper.Renewed:        h.Renewed,
+		keeper.Lost:           h.Lost,
+		keeper.Released:       h.Released,
+		keeper.LimitChanged:   h.LimitChanged,
+		keeper.Leaked:         h.Leaked,
+		keeper.Succeeded:      h.Succeeded,
 	}
 	for event, hook := range hooks {
 		if hook == nil {
@@ -141,14 +141,14 @@ func (h Hooks) observer() func(lease.Event) {
 	if len(hooks) == 0 {
 		return nil
 	}
-	return func(e lease.Event) {
+	return func(e keeper.Event) {
 		if hook := hooks[e.Type]; hook != nil {
 			ctx := e.Context
 			if ctx == nil {
 				ctx = context.Background()
 			}
 			var reason LossReason
-			if e.Type == lease.Lost {
+			if e.Type == keeper.Lost {
 				reason = lossReasonOf(e.Err)
 			}
 			hook(Event{ctx, e.Request, Kind(e.Kind), e.Name, e.Mode, e.Token, e.Fence, e.Duration, e.Position, e.Limit, e.Err, e.Local, reason})

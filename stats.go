@@ -28,7 +28,7 @@ type Stats struct {
 // Stats returns what the keeper does now, for metrics and health checks, as DB.Stats of database/sql does. It sends nothing and does
 // not block; each field is read on its own, so they need not fit together. It is safe for concurrent use, also after Close.
 func (k *Keeper) Stats() Stats {
-	s := Stats{Leases: k.inner.Leases(), Requests: k.inner.Messages.Requests(), Waiting: k.inner.Waiters()}
+	s := Stats{Leases: k.inner.Leases(), Requests: k.inner.Requests(), Waiting: k.inner.Waiters()}
 	if s.Unsent, s.InFlight, s.Silence = k.inner.Transport.Stats(); s.Leases+s.Requests+s.Unsent+s.InFlight == 0 {
 		s.Silence = 0
 	}

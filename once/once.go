@@ -10,7 +10,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/keeper"
-	"github.com/lockkeeper/lockkeeper/internal/lease"
+
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
@@ -162,7 +162,7 @@ func (o *Once) Do(ctx context.Context, fn func(ctx context.Context, fence uint64
 	}
 	next := h.Since().Add(o.period)
 	err = h.Complete(ctx, next)
-	if u := (*lease.RecordUnknown)(nil); errors.As(err, &u) {
+	if u := (*keeper.RecordUnknown)(nil); errors.As(err, &u) {
 		return Result{Outcome: Ran}, &UnrecordedError{u.LeaseEnds, u.Err}
 	}
 	if err != nil {
@@ -173,7 +173,7 @@ func (o *Once) Do(ctx context.Context, fn func(ctx context.Context, fence uint64
 
 // observeSuccess reports the success of an earlier run, whose period ends at that time; zero: it is not known when.
 func (o *Once) observeSuccess(ctx context.Context, end time.Time) {
-	e := o.lock.Event(lease.Succeeded, nil)
+	e := o.lock.Event(keeper.Succeeded, nil)
 	e.Context = ctx
 	if !end.IsZero() {
 		e.Duration = max(o.period-time.Until(end), 0)

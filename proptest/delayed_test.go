@@ -22,7 +22,7 @@ var delays = []struct {
 	before         []string
 	pause          string
 }{
-	{"internal/lease/effects.go", "func (a *actions) delivered(", "// observeEnd reports", []string{"\tif a.", "\tswitch {\n\tcase !a.AskBreaker", "\th.Mu.Lock()"}, "time.Duration(time.Now().UnixNano()/7%8) * time.Microsecond"},
+	{"internal/keeper/effects.go", "func (a *actions) delivered(", "// observeEnd reports", []string{"\tif a.", "\tswitch {\n\tcase !a.AskBreaker", "\th.Mu.Lock()"}, "time.Duration(time.Now().UnixNano()/7%8) * time.Microsecond"},
 	{"internal/keeper/keeper.go", "func (k *Keeper) Close(", "k.WaitShutdown()", []string{"\twaiters := ", "\tfor _, "}, "3 * time.Millisecond"},
 }
 

@@ -7,7 +7,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/keeper"
-	"github.com/lockkeeper/lockkeeper/internal/lease"
+
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/views"
@@ -104,7 +104,7 @@ func (l *ConcurrentLimiter) AcquireN(ctx context.Context, n int) (*lockkeeper.Le
 	return access.Lease[lockkeeper.Lease](l.acquire(ctx, n))
 }
 
-func (l *ConcurrentLimiter) acquire(ctx context.Context, n int) (*lease.Lease, error) {
+func (l *ConcurrentLimiter) acquire(ctx context.Context, n int) (*keeper.Lease, error) {
 	if err := l.checkCount(n); err != nil {
 		return nil, err
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/keeper"
-	"github.com/lockkeeper/lockkeeper/internal/lease"
+
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
@@ -237,8 +237,8 @@ func (l *Lock) Upgrade(ctx context.Context, read *lockkeeper.Lease) (write *lock
 
 // leaseOf returns the lease at one server that a user has, or nil if it is nil, one of a majority, or shared by readers of this
 // process.
-func leaseOf(l *lockkeeper.Lease) *lease.Lease {
-	h, _ := access.HandleOf(l).(*lease.Lease)
+func leaseOf(l *lockkeeper.Lease) *keeper.Lease {
+	h, _ := access.HandleOf(l).(*keeper.Lease)
 	return h
 }
 

@@ -9,7 +9,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/keeper"
-	"github.com/lockkeeper/lockkeeper/internal/lease"
+
 	"github.com/lockkeeper/lockkeeper/internal/lru"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
@@ -37,7 +37,7 @@ type Permits struct {
 // block is a Block with what the server has said when it was granted.
 type block struct {
 	*Block
-	lease *lease.Lease // of the request, which holds nothing
+	lease *keeper.Lease // of the request, which holds nothing
 	fence uint64
 	quota keeper.Quota
 	at    time.Duration // of the answer, since the keeper was started

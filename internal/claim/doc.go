@@ -1,6 +1,6 @@
 // Package claim decides what becomes of one token: from the request for a lease, through the lease, to the end of what is left at the
-// server. A Claim takes an event and the time, and says what is to be done (Step). Package lease, the driver, does it and reports what
-// happened.
+// server. A Claim takes an event and the time, and says what is to be done (Step). Package keeper, the driver, does it and reports
+// what happened.
 //
 // The package is pure: it knows no goroutine, channel, mutex, context, clock, random source, network or log, so that a table can test it and
 // the search in internal/testing/explore can run it in every order of events. README.md has the states and, for each, the events

@@ -1,4 +1,4 @@
-package lease
+package keeper
 
 import (
 	"context"
@@ -41,10 +41,10 @@ func (h *Lease) BeginConversion(ctx context.Context) error {
 			var a actions
 			if h.next.Load() == nil {
 				h.converting = &conversion{ended: make(chan struct{})}
-				a.begin(h, h.lock.d.Now(), &claim.Event{Kind: claim.ConversionBegan}, nil)
+				a.begin(h, h.lock.k.Now(), &claim.Event{Kind: claim.ConversionBegan}, nil)
 			}
 			h.Mu.Unlock()
-			a.finish(h, h.lock.d.Transport.Send)
+			a.finish(h, h.lock.k.Transport.Send)
 			return h.lock.FailIf(a.err)
 		}
 		inBackground, resolved := cv.inBackground, cv.resolved()
@@ -52,7 +52,7 @@ func (h *Lease) BeginConversion(ctx context.Context) error {
 		if !inBackground {
 			return h.lock.Invalid("the lease is being converted by another call; wait until that call has returned")
 		}
-		if err := h.lock.d.WaitFor(ctx, resolved); err == server.ErrClosed {
+		if err := h.lock.k.WaitFor(ctx, resolved); err == server.ErrClosed {
 			return h.lock.Fail(err)
 		} else if err != nil {
 			return h.lock.Fail(server.ErrNoAnswer, err)
@@ -80,7 +80,7 @@ func (h *Lease) ResolveInBackground(c *Cleanup, direct bool, use string, call *O
 	}
 	if instead != nil {
 		instead.Step(claim.Event{Kind: claim.Continued}, nil)
-		instead.forget()
+		instead.lock.k.leases.remove(instead)
 	}
 	<-c.Done() // it is about to end
 	found := c.Lease()
@@ -102,11 +102,11 @@ func (h *Lease) weakerLease(c *Cleanup, use string, call *Observation) *Lease {
 		return nil
 	}
 	var out claim.Effects
-	l := h.lock.NewLease(h.token, h.serial, h.Claim.Twin(&h.lock.Rules, h.lock.d.Now(), &out), call)
+	l := h.lock.NewLease(h.token, h.serial, h.Claim.Twin(&h.lock.Rules, h.lock.k.Now(), &out), call)
 	l.request, l.use, l.fence = h.request, use, h.fence
 	h.Mu.Unlock()
 	l.converting = &conversion{ended: make(chan struct{}), undoing: c, inBackground: true}
-	if !h.lock.d.add(l) {
+	if !h.lock.k.leases.add(l) {
 		return nil
 	}
 	l.arm(out.Timer)
@@ -138,7 +138,7 @@ func (h *Lease) Become(next *Lease) {
 	ended := h.ErrLocked() != nil
 	var a actions
 	if !ended {
-		a.begin(h, h.lock.d.Now(), &claim.Event{Kind: claim.Continued}, nil)
+		a.begin(h, h.lock.k.Now(), &claim.Event{Kind: claim.Continued}, nil)
 		h.next.Store(next)
 	}
 	h.noConversionLocked() // after which Extend looks for next
@@ -150,7 +150,7 @@ func (h *Lease) Become(next *Lease) {
 		next.Abandon()
 		return
 	}
-	h.forget()
+	h.lock.k.leases.remove(h)
 	h.CheckDeadline() // next may have ended before it was known to continue h
 }
 
@@ -199,10 +199,10 @@ func (h *Lease) SetUndoing(c *Cleanup) {
 	var a actions
 	if h.converting != nil {
 		h.converting.undoing = c
-		a.begin(h, h.lock.d.Now(), &claim.Event{Kind: kind}, nil)
+		a.begin(h, h.lock.k.Now(), &claim.Event{Kind: kind}, nil)
 	}
 	h.Mu.Unlock()
-	a.finish(h, h.lock.d.Transport.Send)
+	a.finish(h, h.lock.k.Transport.Send)
 }
 
 // Undoing returns what SetUndoing has set, or nil if the lease is not being converted.
@@ -269,10 +269,10 @@ func (h *Lease) Detach() { h.convertedBy(claim.Forgotten) }
 func (h *Lease) convertedBy(kind claim.Kind) {
 	h.Mu.Lock()
 	var a actions
-	a.begin(h, h.lock.d.Now(), &claim.Event{Kind: kind}, nil)
+	a.begin(h, h.lock.k.Now(), &claim.Event{Kind: kind}, nil)
 	h.noConversionLocked()
 	h.Mu.Unlock()
-	a.finish(h, h.lock.d.Transport.Send)
+	a.finish(h, h.lock.k.Transport.Send)
 }
 
 // Denied reports whether the server has refused the request. It may be called on nil.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
@@ -19,7 +18,7 @@ import (
 // returns a lease that permits as much as the new one. If it permits more, the caller keeps the old lease and gets the
 // error. In either case, that lease becomes the one that the server turns out to have. The new lease lasts at least as long
 // as the old one would have, so the old lease's deadline is valid for both.
-func (l *Lock) Convert(ctx context.Context, from *lease.Lease, t Terms) (*lease.Lease, error) {
+func (l *Lock) Convert(ctx context.Context, from *Lease, t Terms) (*Lease, error) {
 	if from == nil {
 		return nil, l.Fail(server.ErrReleased)
 	}
@@ -35,7 +34,7 @@ func (l *Lock) Convert(ctx context.Context, from *lease.Lease, t Terms) (*lease.
 }
 
 // convert is Convert of the lease that the terms name.
-func (l *Lock) convert(ctx context.Context, t Terms, wait bool) (*lease.Lease, error) {
+func (l *Lock) convert(ctx context.Context, t Terms, wait bool) (*Lease, error) {
 	from := t.origin
 	if err := from.BeginConversion(ctx); err != nil {
 		return nil, err
@@ -94,10 +93,10 @@ func (l *Lock) convert(ctx context.Context, t Terms, wait bool) (*lease.Lease, e
 // resolve determines the outcome of a conversion whose request was given up, by its cleanup. It returns the lease that the caller gets instead
 // of the old one, or nil, and whether the outcome is known. If the new lease has taken effect, but replicas have not acknowledged it, it is
 // released, and the error says so.
-func (l *Lock) resolve(ctx context.Context, from *lease.Lease, c *lease.Cleanup, t Terms) (h *lease.Lease, known bool, err error) {
+func (l *Lock) resolve(ctx context.Context, from *Lease, c *Cleanup, t Terms) (h *Lease, known bool, err error) {
 	select {
 	case <-c.Done():
-	case <-time.After(lease.CancelGrace):
+	case <-time.After(CancelGrace):
 	}
 	h, known = from.ResolveInBackground(c, t.Direct, t.Flags, t.Observation)
 	if h != nil && h == c.Lease() {

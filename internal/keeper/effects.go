@@ -1,4 +1,4 @@
-package lease
+package keeper
 
 import (
 	"time"
@@ -12,7 +12,7 @@ import (
 // then the rest.
 type actions struct {
 	claim.Effects
-	request     Request         // of the lease; nil: it has none any more
+	request     *request        // of the lease; nil: it has none any more
 	ask         *transport.Call // to be sent
 	endContexts func()
 	err         error    // with which the lease has ended
@@ -28,22 +28,22 @@ func (h *Lease) completeLocked(ev *claim.Event, cause error) {
 	case claim.RenewFailed:
 		ev.Pause, h.lastErr = h.pauseLocked(), cause
 	case claim.ReleaseFailed:
-		ev.Pause, ev.Last = h.lock.d.RetryPause(h.pauseLocked())
+		ev.Pause, ev.Last = h.lock.k.RetryPause(h.pauseLocked())
 		h.cleanup.failure = cause
 	}
 	if r := h.request; r != nil {
 		switch ev.Kind {
 		case claim.Replied, claim.AskFailed:
-			r.AnsweredLocked()
+			r.call = nil
 		case claim.Cancelled, claim.Closed, claim.Broken, claim.NotBroken:
-			ev.Withdrawn = r.WithdrawLocked()
+			ev.Withdrawn = r.withdrawLocked()
 		}
 	}
 }
 
 // begin steps the claim. The caller holds Mu.
 func (a *actions) begin(h *Lease, now claim.Instant, ev *claim.Event, cause error) {
-	l, d := h.lock, h.lock.d
+	l, k := h.lock, h.lock.k
 	h.completeLocked(ev, cause)
 	a.request, a.pending = h.request, h.Claim.Pending()
 	h.Claim.Step(&l.Rules, now, ev, &a.Effects)
@@ -54,10 +54,10 @@ func (a *actions) begin(h *Lease, now claim.Instant, ev *claim.Event, cause erro
 		h.lastErr, h.backoff = nil, nil
 	}
 	if a.Ask {
-		a.ask = h.request.AskLocked(a.AskGeneral)
+		a.ask = &h.request.newCallLocked(a.AskGeneral).Call
 	}
 	if a.Queue {
-		h.request.QueueLocked()
+		h.request.queueLocked()
 	}
 	if a.Deliver {
 		a.deliver(h, cause)
@@ -67,12 +67,10 @@ func (a *actions) begin(h *Lease, now claim.Instant, ev *claim.Event, cause erro
 		a.endContexts = h.endLocked(a.err)
 	}
 	if a.Release && h.cleanup == nil {
-		d.BeginWork(true) // Close waits for it
+		k.BeginWork(true) // Close waits for it
 		h.cleanup = &Cleanup{of: h}
-		if h.request != nil && h.ErrLocked() == nil {
-			if origin := h.request.Origin(); origin != nil {
-				origin.SetUndoing(h.cleanup)
-			}
+		if r := h.request; r != nil && r.origin != nil && h.ErrLocked() == nil {
+			r.origin.SetUndoing(h.cleanup)
 		}
 	}
 	if a.Release || a.Check || a.Found || a.Finished {
@@ -80,11 +78,11 @@ func (a *actions) begin(h *Lease, now claim.Instant, ev *claim.Event, cause erro
 	}
 	switch {
 	case a.Pause:
-		d.Timers.Set(&h.timer, time.Now().Add(h.pauseLocked()))
+		k.Timers.Set(&h.timer, time.Now().Add(h.pauseLocked()))
 	case a.Timer > 0:
-		d.Timers.Set(&h.timer, d.Time(a.Timer))
+		k.Timers.Set(&h.timer, k.Time(a.Timer))
 	case a.StopTimer:
-		d.Timers.Cancel(&h.timer)
+		k.Timers.Cancel(&h.timer)
 	}
 }
 
@@ -94,15 +92,15 @@ func (a *actions) deliver(h *Lease, cause error) {
 	if granted {
 		h.fence = uint64(h.Claim.Fence())
 		a.leased = h.Claim.Active()
-		a.unwanted = a.leased && !h.lock.d.add(h) || !a.leased && h.lock.d.IsClosed()
+		a.unwanted = a.leased && !h.lock.k.leases.add(h) || !a.leased && h.lock.k.IsClosed()
 	}
-	a.request.DeliverLocked(granted, a.unwanted, cause)
+	a.request.deliverLocked(granted, a.unwanted, cause)
 }
 
 // delivered unblocks the caller of the request.
 func (a *actions) delivered(h *Lease) {
-	final := a.request.Delivered(a.WakeupHeard)
-	if a.leased && !h.lock.d.listens.Load() {
+	final := a.request.delivered(a.WakeupHeard)
+	if a.leased && !h.lock.k.listens.Load() {
 		h.lock.listen(h.token)
 	}
 	if a.unwanted {
@@ -120,19 +118,19 @@ func (a *actions) finish(h *Lease, by func(*transport.Call)) {
 	l := h.lock
 	if a.endContexts != nil {
 		a.endContexts()
-		h.forget()
+		h.lock.k.leases.remove(h)
 	}
 	if a.Deliver {
 		a.delivered(h)
 	}
 	if a.Queue {
-		a.request.Queued()
+		a.request.reportQueued()
 	}
 	if a.HeartbeatBy > 0 {
-		a.request.HeartbeatsBy(a.HeartbeatBy)
+		a.request.heartbeatsBy(a.HeartbeatBy)
 	}
 	if a.FirstBeatBy > 0 {
-		a.request.FirstBeatBy(a.FirstBeatBy)
+		a.request.firstBeatBy(a.FirstBeatBy)
 	}
 	switch {
 	case !a.AskBreaker:
@@ -173,7 +171,7 @@ func (h *Lease) observeEnd(a *actions) {
 // pauseLocked returns the pause before the next attempt of what is being repeated.
 func (h *Lease) pauseLocked() time.Duration {
 	if h.backoff == nil {
-		h.backoff = h.lock.d.Config.Retry.NewBackoff()
+		h.backoff = h.lock.k.Config.Retry.NewBackoff()
 	}
 	return h.backoff.Next()
 }

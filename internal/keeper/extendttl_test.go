@@ -13,7 +13,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
@@ -25,13 +24,13 @@ import (
 // Extend waits for the outcome.
 func TestExtendDuringConversion(t *testing.T) {
 	for name, x := range map[string]struct {
-		resolve func(from, to *lease.Lease)
+		resolve func(from, to *Lease)
 		want    error
 	}{
-		"continued": {func(from, to *lease.Lease) { from.Become(to) }, nil},
-		"replaced":  {func(from, to *lease.Lease) { from.ReplacedBy(to) }, server.ErrReleased},
-		"lost":      {func(from, to *lease.Lease) { from.Lose(lease.ErrNotHeld); from.EndConversion() }, server.ErrLost},
-		"no effect": {func(from, to *lease.Lease) { from.EndConversion() }, server.ErrLost}, // and the server has lost the lease
+		"continued": {func(from, to *Lease) { from.Become(to) }, nil},
+		"replaced":  {func(from, to *Lease) { from.ReplacedBy(to) }, server.ErrReleased},
+		"lost":      {func(from, to *Lease) { from.Lose(ErrNotHeld); from.EndConversion() }, server.ErrLost},
+		"no effect": {func(from, to *Lease) { from.EndConversion() }, server.ErrLost}, // and the server has lost the lease
 		"canceled":  {nil, server.ErrUnavailable},
 		"closed":    {nil, server.ErrReleased},
 	} {

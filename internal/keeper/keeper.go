@@ -1,22 +1,48 @@
-// Package keeper acquires leases at one server or Cluster, for all primitives. A primitive adds a Spec and its scripts; each keeper of the
-// application has one Keeper.
+// Package keeper acquires leases at one server or Cluster, for all primitives, and keeps them until nothing of them is left. What becomes of a
+// token is decided by its claim (package claim), and when the waiters of a name send heartbeats by its queue (package queue): this package
+// does what they say, and tells them what happened. A primitive adds a Spec and its scripts; each keeper of the application has one Keeper.
 //
-// In order: Acquire makes a request and sends acquire. If the server grants the lease, the caller has it. Otherwise the request joins the
-// queue of its name in package wait, which sends its heartbeats, until a message or the answer to a heartbeat brings the grant. From
-// then on package lease renews the lease, releases it, and finds out when it is lost.
+// In order: Acquire makes a request, which sends acquire. If the server grants the lease, the caller has it. Otherwise the request joins the
+// queue of its name, which sends heartbeats, until a message or the answer to a heartbeat brings the grant. From then on the lease is
+// renewed, until it is released or found to be lost.
 //
-//   - Keeper (keeper.go) puts the server, its leases, those who wait and the messages together, and closes them.
-//   - Lock (lock.go) is one name of one primitive; Convert (convert.go) replaces a lease by another one of the name.
-//   - request (request.go) is what a Lease needs until it is granted: the calls, and the caller that waits.
-//   - AskPart (part.go) asks for a part of a lease at several servers.
-//   - Limits (limits.go) are those of semaphores and rate limits; replicas.go waits until replicas have a grant.
+// The way of a request:
 //
-// Packages share (a lease that callers of the process share) and quorum (leases at several servers) are built on it.
+//	lock.go        Lock: one name of one primitive. Acquire, Try, Do, Adopt
+//	local.go       the callers of this process that wait for a mutex, of which one asks the server
+//	request.go     request: the calls that ask for a lease, and the caller that waits for it
+//	queue.go       the requests of this process that the server has queued, by name, and their heartbeats
+//	messages.go    the messages that say that a request was granted its lease, or that somebody has broken one
+//	replicas.go    the wait until replicas have a grant
+//	convert.go     Convert: a request that replaces a lease by another one of the name
+//	part.go        AskPart: a request for a part of a lease at several servers
+//	limits.go      the limits of semaphores and rate limits
 //
-// Time: the server goes by its own clock, TIME. This process goes by the monotonic clock and counts a deadline from before
-// the request was sent that the server answered, so a holder never trusts a lease longer than the server grants it.
+// The way of a lease:
 //
-// The mutex of a Keeper is taken after those of package lease. No command runs under it.
+//	lease.go       Lease, and the set of those that are held
+//	effects.go     what is done after a step of a claim, of a request or a lease
+//	renewal.go     renewals, and Extend
+//	release.go     Release, and Cleanup: what frees the lease at the server, a tombstone, the record of once, the outcome of a conversion
+//	conversion.go  a lease that is replaced by another one, or continued by it
+//	loss.go        leases that the server does not have any more, and who has broken them
+//	event.go, observer.go, leak.go   who is told of all that: hooks, a lease that this one is part of, the log
+//
+// keeper.go puts these together, and closes them. Packages share (a lease that callers of the process share) and quorum (leases at several
+// servers) are built on it, and are told of their leases as an Observer.
+//
+// # Time
+//
+// The server goes by its own clock, TIME. This process goes by the monotonic clock and counts a deadline from before the request was sent
+// that the server answered, so a holder never trusts a lease longer than the server grants it.
+//
+// # Locks
+//
+// Mutexes are taken in this order: that of a lease, which is also that of its request (its Lifecycle's Mu); that of the lease which it is to
+// replace; waitQueues; waitQueue. Those of leaseSet, localQueues, messages, leakLog and Keeper, and of packages share, server, timers, pubsub
+// and transport, come last: nothing of this package is locked under them. No mutex is held during a round trip, while a reply or a
+// message is handled, or while a hook or an Observer is called. Fields that no mutex guards do not change once their struct is in use,
+// unless they say so.
 package keeper
 
 import (
@@ -28,20 +54,20 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/client"
-	"github.com/lockkeeper/lockkeeper/internal/lease"
+
 	"github.com/lockkeeper/lockkeeper/internal/lru"
-	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/pubsub"
 	"github.com/lockkeeper/lockkeeper/internal/server"
+	"github.com/lockkeeper/lockkeeper/internal/timers"
 	"github.com/lockkeeper/lockkeeper/internal/views"
-	"github.com/lockkeeper/lockkeeper/internal/wait"
 )
 
 // Config configures a keeper. All fields are required but Observe, Owner, LongWait and ReplicaAck.
 type Config struct {
 	server.Config
-	Observe  func(lease.Event)
+	Observe  func(Event)
 	LongWait time.Duration // after which a wait is logged; 0: never
 	// ReplicaAck says which replicas must have a grant before its lease is returned.
 	ReplicaAck ReplicaAck
@@ -54,10 +80,14 @@ type Config struct {
 
 // Keeper is safe for concurrent use.
 type Keeper struct {
-	*lease.Driver
-	Messages  *wait.Messages
-	queues    *wait.Queues
-	local     *wait.Local
+	*server.Server
+	events
+	messages  *messages
+	queues    *waitQueues
+	local     *localQueues
+	leases    leaseSet
+	leaks     leakLog
+	listens   atomic.Bool // a lease has made the keeper begin to subscribe; see listen
 	cfg       Config
 	upgrades  atomic.Uint64 // requests for them so far
 	longWaits views.LongWaits
@@ -84,14 +114,13 @@ func New(cfg Config) *Keeper {
 		replicas:     map[string]int{},
 		fastBackoffs: lru.New[*server.FastBackoffs](maxFastBackoffs),
 	}
-	k.Messages = wait.NewMessages(
-		func(serial string, b protocol.Breaker) { k.Broken(serial, b) },
-		func() { k.Report(lease.Event{Type: lease.WakeupLost}) })
-	s := server.New(cfg.Config, pubsub.Config{Received: k.Messages.Received, Subscribed: k.subscribed, Denied: k.denied, InUse: k.inUse})
-	k.Messages.Begin(s)
-	k.queues = wait.NewQueues(s, k.Messages)
-	k.local = wait.NewLocal(s, k.queues.HeartbeatIfStale)
-	k.Driver = lease.NewDriver(s, cfg.Observe, cfg.Broken, k.queues)
+	k.messages = newMessages(k)
+	k.leases.held = map[*Lease]struct{}{}
+	s := server.New(cfg.Config, pubsub.Config{Received: k.messages.Received, Subscribed: k.subscribed, Denied: k.denied, InUse: k.inUse})
+	k.Server, k.observe, k.leaks.s = s, cfg.Observe, s
+	k.queues = newWaitQueues(k)
+	k.local = newLocalQueues(s, k.queues.HeartbeatIfStale)
+	k.leaks.timer.Handler = timers.Func(k.leaks.logCounted)
 	k.dropped = runtime.AddCleanup(k, (*client.Client).Closed, cfg.Client)
 	if cfg.Client.Opened() {
 		cfg.Log.Warn("lockkeeper: many keepers are open on one client, each with goroutines and connections; use one per process, and close it",
@@ -107,7 +136,11 @@ func (k *Keeper) subscribed(channel string) { k.queues.HeartbeatsOf(channel) }
 // inUse returns the ids of the keeper, with the addresses, in the tokens of its requests and leases.
 func (k *Keeper) inUse() map[string]bool {
 	ids := map[string]bool{}
-	for _, token := range append(k.Messages.Tokens(), k.Tokens()...) {
+	tokens := k.messages.Tokens()
+	for _, h := range k.leases.all() {
+		tokens = append(tokens, h.token)
+	}
+	for _, token := range tokens {
 		id, _, _ := strings.Cut(token, ":")
 		ids[id] = true
 	}
@@ -120,6 +153,12 @@ func (k *Keeper) denied(channel string, err error) {
 		"channel", channel, "error", err)
 	k.queues.HeartbeatsOf(channel)
 }
+
+// Leases returns how many leases are held.
+func (k *Keeper) Leases() int { return k.leases.count() }
+
+// Requests returns how many requests have not ended.
+func (k *Keeper) Requests() int { return k.messages.Requests() }
 
 // Waiters returns how many requests the server has queued.
 func (k *Keeper) Waiters() int { return k.queues.Waiters() }
@@ -138,17 +177,17 @@ func (k *Keeper) Close() error {
 	k.closed = true
 	observers := slices.Collect(maps.Keys(k.onClose))
 	k.mu.Unlock()
-	holds := k.CloseLeases()
-	waiters := k.Messages.Close()
+	holds := k.leases.close()
+	waiters := k.messages.Close()
 
 	k.EndWaits()
 	for _, r := range waiters {
-		r.Closed()
+		r.Step(claim.Event{Kind: claim.Closed}, nil)
 	}
 	for _, o := range observers { // first, so that a lease made of parts is released, and not lost with its parts
 		o.KeeperClosed()
 	}
-	var cleanups []*lease.Cleanup
+	var cleanups []*Cleanup
 	var lost error // a deadline that has passed unnoticed
 	for _, h := range holds {
 		c, err := h.StartRelease()

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
-	"github.com/lockkeeper/lockkeeper/internal/lease"
+
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
@@ -48,7 +48,7 @@ func TestWakeupLostOnlyOnCurrentSubscription(t *testing.T) {
 			}
 			time.Sleep(time.Minute)
 			synctest.Wait()
-			if n := s.countEvents(lease.WakeupLost); n != want {
+			if n := s.countEvents(WakeupLost); n != want {
 				s.Errorf("%d messages were missed, want %d", n, want)
 			}
 			s.must(next.Release(context.Background()))
@@ -64,14 +64,14 @@ func TestLostReplyTombstonesWindowRequest(t *testing.T) {
 			spec.Scripts, spec.LocalQueue = lua.RateLimit, false
 			spec.Limits = &Limits{Window: 9, Per: time.Minute}
 		})
-		take := func() *lease.Lease {
+		take := func() *Lease {
 			h := must.Get(l.Try(context.Background(), Terms{Number: 1}))(s)
 			if state := h.Claim.State(); state != claim.Permitted {
 				t.Errorf("state %d", state)
 			}
 			return h
 		}
-		tombstoned := func(h *lease.Lease) bool {
+		tombstoned := func(h *Lease) bool {
 			_, err := s.mini.ZScore(l.KeyOf(server.TombstonesKey), h.Token())
 			return err == nil
 		}
@@ -137,7 +137,7 @@ func TestFailedCallIsUnavailable(t *testing.T) {
 	call := &transport.Call{Err: io.EOF, Reply: []int64{lua.Granted, 1, 2, 3}}
 	_, acquire := server.Decode(call, protocol.ParseAcquireReply)
 	limited := &Lock{spec: Spec{Limits: &Limits{Window: 1, Per: time.Second}}}
-	asked := &askCall{r: &request{lock: limited, quota: &Quota{}}}
+	asked := &askCall{r: &request{Lease: &Lease{lock: limited}, quota: &Quota{}}}
 	asked.Err, asked.Reply = call.Err, call.Reply
 	_, allow := asked.decode()
 	_, heartbeat := server.DecodeHeartbeat(call, 1)
@@ -244,7 +244,7 @@ func TestLeaksAreLoggedOnce(t *testing.T) {
 				s.Errorf("want %s:\n%s", c.want, got)
 			}
 		}
-		if n := s.countEvents(lease.Leaked); n != 10_002 {
+		if n := s.countEvents(Leaked); n != 10_002 {
 			s.Errorf("%d events", n)
 		}
 	})

@@ -1,4 +1,4 @@
-package lease
+package keeper
 
 import (
 	"context"
@@ -16,82 +16,68 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/timers"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
-	"github.com/lockkeeper/lockkeeper/internal/wait"
 )
 
-// Driver is what the leases of a keeper have in common. It is safe for concurrent use.
-type Driver struct {
-	*server.Server
-	events
-	broken  func(by, reason string) error
-	queues  *wait.Queues
-	listens atomic.Bool // a lease has made the keeper begin to subscribe; see listen
-	leaks   leakLog
-
+// leaseSet is the leases of a keeper that are held. It is safe for concurrent use.
+type leaseSet struct {
 	mu     sync.Mutex // guards what follows
 	closed bool
-	leases map[*Lease]struct{}
+	held   map[*Lease]struct{}
 }
 
-// NewDriver returns a driver without leases. observe may be nil; broken returns the reason of a lease that somebody has ended with Break.
-func NewDriver(s *server.Server, observe func(Event), broken func(by, reason string) error, queues *wait.Queues) *Driver {
-	d := &Driver{Server: s, broken: broken, queues: queues, leases: map[*Lease]struct{}{}}
-	d.observe, d.leaks.s = observe, s
-	d.leaks.timer.Handler = timers.Func(d.leaks.logCounted)
-	return d
+// close returns the leases, and lets no other begin.
+func (s *leaseSet) close() []*Lease {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	return slices.Collect(maps.Keys(s.held))
 }
 
-// CloseLeases returns the leases that are held, and lets no other begin.
-func (d *Driver) CloseLeases() []*Lease {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.closed = true
-	return slices.Collect(maps.Keys(d.leases))
+// all returns the leases.
+func (s *leaseSet) all() []*Lease {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.held))
 }
 
-// Tokens returns those of the leases that are held.
-func (d *Driver) Tokens() (list []string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for h := range d.leases {
-		list = append(list, h.token)
+// count returns how many there are.
+func (s *leaseSet) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.held)
+}
+
+// add adds a lease that was granted. It reports false after close.
+func (s *leaseSet) add(h *Lease) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.held[h] = struct{}{}
 	}
-	return list
+	return !s.closed
 }
 
-// Leases returns how many leases are held.
-func (d *Driver) Leases() int {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return len(d.leases)
+// remove removes a lease that has ended for its holder.
+func (s *leaseSet) remove(h *Lease) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.held, h)
 }
-
-// Lock is a lock as its leases know it.
-type Lock struct {
-	server.Lock
-	FastBackoff *server.FastBackoffs // of the name
-	Rules       claim.Rules
-	Yield       time.Duration // of a mutex: how long a release leaves the key free, now and then; 0: never
-	d           *Driver
-}
-
-// Begin sets the driver of the lock's leases. It is called before anything else.
-func (l *Lock) Begin(d *Driver) { l.d = d }
 
 // NewObservation returns what the events of a new call have in common, or nil if there is no observer. The flags are those of the
 // request's token.
 func (l *Lock) NewObservation(ctx context.Context, flags string) *Observation {
-	if l.d.observe == nil {
+	if l.k.observe == nil {
 		return nil
 	}
-	return &Observation{observe: l.d.observe, lock: &l.Lock, ctx: ctx, request: l.d.calls.Add(1), mode: modeOf(flags), got: time.Now()}
+	return &Observation{observe: l.k.observe, lock: &l.Lock, ctx: ctx, request: l.k.calls.Add(1), mode: modeOf(flags), got: time.Now()}
 }
 
 // Event returns an event of the lock, for a call if o is not nil.
 func (l *Lock) Event(t EventType, o *Observation) Event { return newEvent(&l.Lock, t, o) }
 
 // Observe passes an event to the keeper's observer.
-func (l *Lock) Observe(ev Event) { l.d.Report(ev) }
+func (l *Lock) Observe(ev Event) { l.k.Report(ev) }
 
 // ExpectWaiters notes that others probably wait, so that the next release of the name does not begin with the fast script.
 func (l *Lock) ExpectWaiters() { l.FastBackoff.Release.Contended() }
@@ -101,38 +87,11 @@ func (l *Lock) ExpectWaiters() { l.FastBackoff.Release.Contended() }
 func (l *Lock) ReportLeak(o *Observation, token string, fence uint64, held time.Duration) {
 	ev := l.Event(Leaked, o)
 	ev.Token, ev.Fence, ev.Duration = token, fence, held
-	if l.d.leaks.mayLog(time.Now()) {
-		l.d.Config.Log.Warn("lockkeeper: a lease became unreachable without a release and keeps being renewed; release every lease, for example with defer",
+	if l.k.leaks.mayLog(time.Now()) {
+		l.k.Config.Log.Warn("lockkeeper: a lease became unreachable without a release and keeps being renewed; release every lease, for example with defer",
 			"kind", ev.Kind, "name", ev.Name, "token", token, "fence", fence, "held", held)
 	}
 	l.Observe(ev)
-}
-
-// Request is what a lease needs until it is granted. The methods whose names end with Locked are called with the lease's Mu locked, the others
-// without any mutex of this package.
-type Request interface {
-	// AnsweredLocked notes that the call that was under way has ended.
-	AnsweredLocked()
-	// WithdrawLocked keeps the call that is under way from being sent. It reports false if it was sent, or there is none.
-	WithdrawLocked() bool
-	// AskLocked prepares the next call, by the general script if it must be.
-	AskLocked(general bool) *transport.Call
-	// QueueLocked lets the request wait in the queue of its name, as the last reply has said.
-	QueueLocked()
-	// DeliverLocked notes how the request has ended. cause is the error of the event that has ended it. closed says that it was granted, but the
-	// keeper was closed meanwhile.
-	DeliverLocked(granted, closed bool, cause error)
-
-	// Delivered unblocks the caller. heard says that a message brought the grant. It reports whether the lease no longer needs the request if no
-	// late reply comes.
-	Delivered(heard bool) (final bool)
-	// Queued reports the position in the queue.
-	Queued()
-	// HeartbeatsBy makes all that wait for the name send heartbeats at that time at the latest, FirstBeatBy the first of them.
-	HeartbeatsBy(claim.Instant)
-	FirstBeatBy(claim.Instant)
-	// Origin returns the lease that is to be replaced, or nil.
-	Origin() *Lease
 }
 
 // Lease is a claim, and what this process has for it: the caller that waits for it, its timer, the contexts of its holder, and what
@@ -142,7 +101,7 @@ type Lease struct {
 	lock     *Lock
 	token    string
 	serial   string   // by which messages name it
-	request  Request  // until it is granted, and then if a late reply may come; nil: adopted, or made to clean up
+	request  *request // until it is granted, and then if a late reply may come; nil: adopted, or made to clean up
 	observer Observer // gets its events; nil: the keeper's hooks alone
 	use      string   // its use, if that is not what its token says; see conversion
 	fence    uint64   // once it is granted
@@ -182,14 +141,8 @@ type leaseTimer Lease
 func (t *leaseTimer) Fire(now time.Time) { (*Lease)(t).onTimer(now) }
 
 func (h *Lease) onTimer(now time.Time) {
-	h.StepBy(h.lock.d.Instant(now), claim.Event{Kind: claim.Timer}, nil, h.lock.d.Transport.Send)
+	h.StepBy(h.lock.k.Instant(now), claim.Event{Kind: claim.Timer}, nil, h.lock.k.Transport.Send)
 }
-
-// Bind sets what a lease needs until it is granted, and its observer, which may be nil. Nobody else knows the lease yet.
-func (h *Lease) Bind(r Request, observer Observer) { h.request, h.observer = r, observer }
-
-// Request returns what was bound, or nil if the lease needs it no more.
-func (h *Lease) Request() Request { return h.request }
 
 // Rename gives a lease that nobody else knows another token.
 func (h *Lease) Rename(token, serial string) { h.token, h.serial = token, serial }
@@ -197,11 +150,11 @@ func (h *Lease) Rename(token, serial string) { h.token, h.serial = token, serial
 // Start begins to renew a lease that was adopted, with its fence, at that time. It reports false after Close.
 func (h *Lease) Start(fence uint64, at claim.Instant) bool {
 	h.fence = fence
-	if !h.lock.d.add(h) {
+	if !h.lock.k.leases.add(h) {
 		return false
 	}
 	h.arm(at)
-	if !h.lock.d.listens.Load() {
+	if !h.lock.k.listens.Load() {
 		h.lock.listen(h.token)
 	}
 	return true
@@ -212,18 +165,18 @@ func (h *Lease) arm(at claim.Instant) {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
 	if h.Claim.Active() {
-		h.lock.d.Timers.Set(&h.timer, h.lock.d.Time(at))
+		h.lock.k.Timers.Set(&h.timer, h.lock.k.Time(at))
 	}
 }
 
 // Step tells the claim of an event, and does what it says. cause is the error that belongs to the event, if there is one.
 func (h *Lease) Step(ev claim.Event, cause error) claim.Effects {
-	return h.StepBy(h.lock.d.Now(), ev, cause, h.lock.d.Transport.Send)
+	return h.StepBy(h.lock.k.Now(), ev, cause, h.lock.k.Transport.Send)
 }
 
 // StepAt is Step at a certain time.
 func (h *Lease) StepAt(now claim.Instant, ev claim.Event, cause error) claim.Effects {
-	return h.StepBy(now, ev, cause, h.lock.d.Transport.Send)
+	return h.StepBy(now, ev, cause, h.lock.k.Transport.Send)
 }
 
 // StepBy is Step at a certain time; what is sent is sent by Transport.Send or SendInline.
@@ -234,25 +187,6 @@ func (h *Lease) StepBy(now claim.Instant, ev claim.Event, cause error, by func(*
 	h.Mu.Unlock()
 	a.finish(h, by)
 	return a.Effects
-}
-
-// add registers a lease that was granted. It reports false after Close.
-func (d *Driver) add(h *Lease) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closed {
-		return false
-	}
-	d.leases[h] = struct{}{}
-	return true
-}
-
-// forget unregisters a lease that has ended for its holder.
-func (h *Lease) forget() {
-	d := h.lock.d
-	d.mu.Lock()
-	delete(d.leases, h)
-	d.mu.Unlock()
 }
 
 // endErrorLocked returns the error with which the lease has ended for its holder. cause is that of the event that has ended it.
@@ -352,7 +286,7 @@ func (h *Lease) Cleanup() *Cleanup {
 func (h *Lease) State() (deadline time.Time, err error) {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
-	return h.lock.d.Time(h.Claim.Deadline()), h.ErrLocked()
+	return h.lock.k.Time(h.Claim.Deadline()), h.ErrLocked()
 }
 
 // CheckLeak reports the lease if it is held and renewed.
@@ -372,7 +306,7 @@ func (h *Lease) CheckDeadline() {
 		return
 	}
 	h.Mu.Lock()
-	over := h.Claim.Active() && h.lock.d.Now() >= h.Claim.Deadline()
+	over := h.Claim.Active() && h.lock.k.Now() >= h.Claim.Deadline()
 	h.Mu.Unlock()
 	if over {
 		h.Step(claim.Event{Kind: claim.Timer}, nil)
@@ -380,7 +314,7 @@ func (h *Lease) CheckDeadline() {
 }
 
 // Deadline returns until when the lease is valid if it is not renewed.
-func (h *Lease) Deadline() time.Time { return h.lock.d.Time(h.current().Snapshot().Deadline()) }
+func (h *Lease) Deadline() time.Time { return h.lock.k.Time(h.current().Snapshot().Deadline()) }
 
 // Observation returns the call that acquired the lease, for the observer.
 func (h *Lease) Observation() *Observation {
@@ -402,7 +336,7 @@ func (h *Lease) Serial() string { return h.serial }
 func (h *Lease) Fence() uint64 { return h.fence }
 
 // Since returns when the lease was granted.
-func (h *Lease) Since() time.Time { return h.lock.d.Time(h.Snapshot().Since()) }
+func (h *Lease) Since() time.Time { return h.lock.k.Time(h.Snapshot().Since()) }
 
 // Name returns what is locked.
 func (h *Lease) Name() string { return h.lock.Name() }

@@ -15,7 +15,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/client"
-	"github.com/lockkeeper/lockkeeper/internal/lease"
+
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
@@ -45,7 +45,7 @@ type fixture struct {
 	net  *faultnet.Net
 
 	mu     sync.Mutex
-	events []lease.Event
+	events []Event
 }
 
 func inBubble(t *testing.T, test func(s *fixture)) {
@@ -60,7 +60,7 @@ func inBubble(t *testing.T, test func(s *fixture)) {
 				Retry: server.Retry{MinBackoff: 10 * time.Millisecond, MaxBackoff: time.Second, MaxElapsed: 10 * time.Second},
 				Log:   slog.New(slog.NewTextHandler(io.Discard, nil)),
 			},
-			Observe: func(e lease.Event) {
+			Observe: func(e Event) {
 				s.mu.Lock()
 				defer s.mu.Unlock()
 				s.events = append(s.events, e)
@@ -87,14 +87,14 @@ func (s *fixture) lock(name string, change ...func(*Spec)) *Lock {
 	return must.Get(s.Lock(spec))(s)
 }
 
-func (s *fixture) hold(name string, change ...func(*Spec)) *lease.Lease {
+func (s *fixture) hold(name string, change ...func(*Spec)) *Lease {
 	s.Helper()
 	return must.Get(s.lock(name, change...).Try(context.Background(), Terms{}))(s)
 }
 
 // acquire acquires in the background.
-func (s *fixture) acquire(l *Lock) <-chan *lease.Lease {
-	granted := make(chan *lease.Lease, 1)
+func (s *fixture) acquire(l *Lock) <-chan *Lease {
+	granted := make(chan *Lease, 1)
 	go func() {
 		h, err := l.Acquire(context.Background(), Terms{})
 		must.Report(s, err)
@@ -109,7 +109,7 @@ func (s *fixture) must(err error) {
 }
 
 // countEvents returns the number of events of this type.
-func (s *fixture) countEvents(what lease.EventType) int {
+func (s *fixture) countEvents(what EventType) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := 0
@@ -128,7 +128,7 @@ func queued(spec *Spec) { spec.Scripts, spec.LocalQueue = lua.Fair, false }
 
 // freeze lets the deadline of a lease pass without firing any timer, as in a process that was stopped and has just
 // been continued.
-func (s *fixture) freeze(h *lease.Lease) {
+func (s *fixture) freeze(h *Lease) {
 	s.Helper()
 	s.Timers.Stop()
 	done := h.Done()
@@ -144,24 +144,24 @@ func (s *fixture) freeze(h *lease.Lease) {
 func TestLossVisibleImmediately(t *testing.T) {
 	background := context.Background()
 	lost := func(err error) bool { return errors.Is(err, server.ErrLost) && !errors.Is(err, server.ErrReleased) }
-	for what, noticed := range map[string]func(h *lease.Lease, ctx context.Context) bool{
-		"Err":           func(h *lease.Lease, _ context.Context) bool { return lost(h.Err()) },
-		"Context.Err":   func(_ *lease.Lease, ctx context.Context) bool { return ctx.Err() == context.Canceled },
-		"Done":          func(h *lease.Lease, _ context.Context) bool { return isClosed(h.Done()) },
-		"Context.Done":  func(_ *lease.Lease, ctx context.Context) bool { return isClosed(ctx.Done()) },
-		"context.Cause": func(_ *lease.Lease, ctx context.Context) bool { return lost(context.Cause(ctx)) },
-		"a derived context": func(_ *lease.Lease, ctx context.Context) bool {
+	for what, noticed := range map[string]func(h *Lease, ctx context.Context) bool{
+		"Err":           func(h *Lease, _ context.Context) bool { return lost(h.Err()) },
+		"Context.Err":   func(_ *Lease, ctx context.Context) bool { return ctx.Err() == context.Canceled },
+		"Done":          func(h *Lease, _ context.Context) bool { return isClosed(h.Done()) },
+		"Context.Done":  func(_ *Lease, ctx context.Context) bool { return isClosed(ctx.Done()) },
+		"context.Cause": func(_ *Lease, ctx context.Context) bool { return lost(context.Cause(ctx)) },
+		"a derived context": func(_ *Lease, ctx context.Context) bool {
 			derived, cancel := context.WithTimeout(ctx, time.Hour)
 			defer cancel()
 			return derived.Err() == context.Canceled
 		},
-		"a new Context":      func(h *lease.Lease, _ context.Context) bool { return lost(context.Cause(h.Context(background))) },
-		"a new Context's":    func(h *lease.Lease, _ context.Context) bool { return h.Context(background).Err() == context.Canceled },
-		"a new Context.Done": func(h *lease.Lease, _ context.Context) bool { return isClosed(h.Context(background).Done()) },
-		"Extend":             func(h *lease.Lease, _ context.Context) bool { return lost(h.Extend(background, ttl)) },
-		"Release":            func(h *lease.Lease, _ context.Context) bool { return lost(h.Release(background)) },
-		"Release, its ctx":   func(h *lease.Lease, ctx context.Context) bool { return lost(h.Release(ctx)) },
-		"Do's after working": func(h *lease.Lease, _ context.Context) bool {
+		"a new Context":      func(h *Lease, _ context.Context) bool { return lost(context.Cause(h.Context(background))) },
+		"a new Context's":    func(h *Lease, _ context.Context) bool { return h.Context(background).Err() == context.Canceled },
+		"a new Context.Done": func(h *Lease, _ context.Context) bool { return isClosed(h.Context(background).Done()) },
+		"Extend":             func(h *Lease, _ context.Context) bool { return lost(h.Extend(background, ttl)) },
+		"Release":            func(h *Lease, _ context.Context) bool { return lost(h.Release(background)) },
+		"Release, its ctx":   func(h *Lease, ctx context.Context) bool { return lost(h.Release(ctx)) },
+		"Do's after working": func(h *Lease, _ context.Context) bool {
 			return lost(lifecycle.Do(background, h, func(context.Context, uint64) error { return nil }))
 		},
 	} {
@@ -179,7 +179,7 @@ func TestLossVisibleImmediately(t *testing.T) {
 			if what == "Extend" && s.net.Scripts() != 0 {
 				s.Error("it sent an Extend of a lost lease")
 			}
-			if n := s.countEvents(lease.Lost); n != 1 {
+			if n := s.countEvents(Lost); n != 1 {
 				s.Errorf("the loss was reported %d times", n)
 			}
 		})

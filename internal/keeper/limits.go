@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/lua"
@@ -109,11 +108,11 @@ func (l *Lock) TryTake(ctx context.Context, t Terms) (q Quota, fence uint64, err
 
 // TryTakeLease is TryTake for the process itself, of which the observer is not told. It returns the lease of a request that was granted, which
 // holds nothing; else nil.
-func (l *Lock) TryTakeLease(ctx context.Context, t Terms) (q Quota, granted *lease.Lease, err error) {
-	return l.tryTake(ctx, t, func(ctx context.Context, t Terms) (*lease.Lease, error) { return l.Request(ctx, t, false) })
+func (l *Lock) TryTakeLease(ctx context.Context, t Terms) (q Quota, granted *Lease, err error) {
+	return l.tryTake(ctx, t, func(ctx context.Context, t Terms) (*Lease, error) { return l.Request(ctx, t, false) })
 }
 
-func (l *Lock) tryTake(ctx context.Context, t Terms, by func(context.Context, Terms) (*lease.Lease, error)) (q Quota, granted *lease.Lease, err error) {
+func (l *Lock) tryTake(ctx context.Context, t Terms, by func(context.Context, Terms) (*Lease, error)) (q Quota, granted *Lease, err error) {
 	t.quota = &q
 	h, err := by(ctx, t)
 	refused := errors.Is(err, server.ErrNotAcquired) && q.Limit > 0
@@ -180,8 +179,8 @@ func (l *Lock) setLimit(ctx context.Context, limit int, pause int64) (protocol.L
 }
 
 // limitsChanged reports to the observer that a request has changed the limit in force.
-func (l *Lock) limitsChanged(o *lease.Observation, token string, limit int) {
-	ev := l.Event(lease.LimitChanged, o)
+func (l *Lock) limitsChanged(o *Observation, token string, limit int) {
+	ev := l.Event(LimitChanged, o)
 	ev.Token, ev.Limit = token, limit
 	l.Observe(ev)
 }

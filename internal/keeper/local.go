@@ -1,4 +1,4 @@
-package wait
+package keeper
 
 import (
 	"container/list"
@@ -9,9 +9,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
-// Local is the local queues of a keeper: who waits for a name, in this process, before one of them asks the server. It is safe for concurrent
+// localQueues is the local queues of a keeper: who waits for a name, in this process, before one of them asks the server. It is safe for concurrent
 // use.
-type Local struct {
+type localQueues struct {
 	s     *server.Server
 	stale func(key string) // called if the answer that a caller's deadline needs is not recent
 
@@ -19,17 +19,17 @@ type Local struct {
 	byName map[string]*localQueue
 }
 
-// NewLocal returns local queues. Shortly before the deadline of a caller, it calls stale with the name's key, so that a heartbeat finds out
+// newLocalQueues returns local queues. Shortly before the deadline of a caller, it calls stale with the name's key, so that a heartbeat finds out
 // whether the server still answers.
-func NewLocal(s *server.Server, stale func(key string)) *Local {
-	return &Local{s: s, stale: stale, byName: map[string]*localQueue{}}
+func newLocalQueues(s *server.Server, stale func(key string)) *localQueues {
+	return &localQueues{s: s, stale: stale, byName: map[string]*localQueue{}}
 }
 
 // localQueue holds the callers of this process that wait for one name. Only the first of them sends requests, so the server
 // sees one waiter per process, however many callers there are.
 type localQueue struct {
 	health  server.Health // of the first caller, handed on with its turn
-	waiting list.List     // of chan struct{}, each closed and removed when the turn comes; guarded by Local's mu
+	waiting list.List     // of chan struct{}, each closed and removed when the turn comes; guarded by localQueues' mu
 }
 
 // Wait blocks until it is the caller's turn, until ctx ends, or until the keeper is closed. It returns the health that
@@ -37,7 +37,7 @@ type localQueue struct {
 //
 // If the caller before has given up because the server does not answer, and this one has waited for as long since that time, it fails
 // as well: an outage costs each caller one MaxElapsed, and not one for each caller before it.
-func (w *Local) Wait(ctx context.Context, key string, maxAge time.Duration, since time.Time) (shared *server.Health, err error) {
+func (w *localQueues) Wait(ctx context.Context, key string, maxAge time.Duration, since time.Time) (shared *server.Health, err error) {
 	w.mu.Lock()
 	q := w.byName[key]
 	if q == nil {
@@ -76,7 +76,7 @@ func (w *Local) Wait(ctx context.Context, key string, maxAge time.Duration, sinc
 }
 
 // abandon removes a caller that waits no more from the queue. It reports false if its turn has come: then it is no more in the queue.
-func (w *Local) abandon(q *localQueue, place *list.Element) bool {
+func (w *localQueues) abandon(q *localQueue, place *list.Element) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	select {
@@ -89,7 +89,7 @@ func (w *Local) abandon(q *localQueue, place *list.Element) bool {
 }
 
 // Leave ends a turn and begins the next one.
-func (w *Local) Leave(key string) {
+func (w *localQueues) Leave(key string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	q := w.byName[key]

@@ -1,4 +1,4 @@
-package wait
+package keeper
 
 import (
 	"context"
@@ -15,17 +15,17 @@ import (
 )
 
 // offline returns local queues of a server to which nothing is sent.
-func offline(t *testing.T) *Local {
+func offline(t *testing.T) *localQueues {
 	t.Helper()
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	c := must.Get(client.New(rdb))(t)
 	t.Cleanup(func() { _ = rdb.Close() })
 	s := server.New(server.Config{Client: c, Log: slog.New(slog.DiscardHandler)}, pubsub.Config{})
-	return NewLocal(s, func(string) {})
+	return newLocalQueues(s, func(string) {})
 }
 
 // abandonTurns lets so many callers give up at the end of a local queue in which others wait, and returns how long that took.
-func abandonTurns(w *Local, callers, others int) time.Duration {
+func abandonTurns(w *localQueues, callers, others int) time.Duration {
 	canceled, cancel := context.WithCancel(context.Background())
 	cancel()
 	_, _ = w.Wait(context.Background(), "x", time.Second, time.Now())

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
-	"github.com/lockkeeper/lockkeeper/internal/lease"
+
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
@@ -29,13 +29,15 @@ type Spec struct {
 // Lock is one name of one primitive with the settings of one user. It is safe for concurrent use, and immutable but for what all
 // locks of the name share.
 type Lock struct {
-	lease.Lock
-	k    *Keeper
-	spec Spec
+	server.Lock
+	FastBackoff *server.FastBackoffs // of the name
+	Rules       claim.Rules          // of its leases
+	k           *Keeper
+	spec        Spec
 }
 
 // AtServer returns the lock as package server has it.
-func (l *Lock) AtServer() *server.Lock { return &l.Lock.Lock }
+func (l *Lock) AtServer() *server.Lock { return &l.Lock }
 
 // Terms are what a request asks for beyond the lock itself. The policy reads flags and permits from the token.
 type Terms struct {
@@ -43,15 +45,15 @@ type Terms struct {
 	Number int    // a count of permits, or a writer's streak; 0: none
 	Direct bool   // of a conversion to a weaker lease, which never waits
 
-	Observer    lease.Observer     // what is told of the lease; nil: nothing
-	Queued      func()             // called when the server has queued the request; nil: nothing
-	Observation *lease.Observation // the call, for the observer, which has been told of its start; nil: it is told by Acquire, Try and Convert
-	Health      *server.Health     // of the server, if the caller has its turn in the local queue already; nil: not
-	Since       time.Time          // when the caller came; zero: now
+	Observer    Observer       // what is told of the lease; nil: nothing
+	Queued      func()         // called when the server has queued the request; nil: nothing
+	Observation *Observation   // the call, for the observer, which has been told of its start; nil: it is told by Acquire, Try and Convert
+	Health      *server.Health // of the server, if the caller has its turn in the local queue already; nil: not
+	Since       time.Time      // when the caller came; zero: now
 
-	note   string       // of the caller; see WithNote
-	origin *lease.Lease // the lease to be replaced; see Convert
-	quota  *Quota       // what the answer says of the window, if a caller who does not wait wants to know
+	note   string // of the caller; see WithNote
+	origin *Lease // the lease to be replaced; see Convert
+	quota  *Quota // what the answer says of the window, if a caller who does not wait wants to know
 }
 
 // Lock returns the lock of a spec. The error is ErrInvalid.
@@ -80,8 +82,6 @@ func (k *Keeper) newLock(spec Spec) (*Lock, error) {
 	if err := k.InitLock(l.AtServer(), shared); err != nil {
 		return nil, err
 	}
-	l.Begin(k.Driver)
-	l.Yield = spec.Yield
 	l.Rules = claim.Rules{
 		TTL: l.TTL, ClaimTTL: l.ClaimTTL, HeartbeatTimeout: k.Config.HeartbeatTimeout, MetadataTTL: k.Config.MetadataTTL,
 		MaxLifetime: spec.MaxLifetime, NoRenewal: spec.NoRenewal, ByClock: spec.Limits.clockOnly(),
@@ -134,12 +134,12 @@ func (l *Lock) newToken(flags string, number int64, note string) (token, serial 
 //	request.run                            the wait until the request has ended; its claim decides (package claim)
 
 // Acquire waits for a lease until ctx ends. Package lockkeeper documents the errors.
-func (l *Lock) Acquire(ctx context.Context, t Terms) (*lease.Lease, error) {
+func (l *Lock) Acquire(ctx context.Context, t Terms) (*Lease, error) {
 	return l.acquire(ctx, t, true, (*Lock).Request)
 }
 
 // Try asks for a lease and never waits for another holder.
-func (l *Lock) Try(ctx context.Context, t Terms) (*lease.Lease, error) {
+func (l *Lock) Try(ctx context.Context, t Terms) (*Lease, error) {
 	return l.acquire(ctx, t, false, (*Lock).Request)
 }
 
@@ -156,7 +156,7 @@ func (l *Lock) Do(ctx context.Context, t Terms, fn func(ctx context.Context, fen
 }
 
 // acquire makes one acquisition, by Request or convert, and reports its events. If there is no error, the request was granted.
-func (l *Lock) acquire(ctx context.Context, t Terms, wait bool, by func(*Lock, context.Context, Terms, bool) (*lease.Lease, error)) (*lease.Lease, error) {
+func (l *Lock) acquire(ctx context.Context, t Terms, wait bool, by func(*Lock, context.Context, Terms, bool) (*Lease, error)) (*Lease, error) {
 	if wait && l.k.longWaits.Bound > 0 {
 		defer l.WatchWait(nil)()
 	}
@@ -189,7 +189,7 @@ func (l *Lock) WatchWait(holders func(ctx context.Context, most int) ([]views.Ho
 }
 
 // Request acquires without events, and waits until replicas have the grant if the keeper requires it.
-func (l *Lock) Request(ctx context.Context, t Terms, wait bool) (*lease.Lease, error) {
+func (l *Lock) Request(ctx context.Context, t Terms, wait bool) (*Lease, error) {
 	if err := server.ContextError(ctx); err != nil {
 		return nil, l.Fail(err) // the server was not asked, so nothing else is known
 	}
@@ -212,7 +212,7 @@ func (l *Lock) Request(ctx context.Context, t Terms, wait bool) (*lease.Lease, e
 }
 
 // acquireInTurn acquires when no other goroutine of this process that waits for the name is ahead, if the lock has a local queue.
-func (l *Lock) acquireInTurn(ctx context.Context, t Terms, wait bool) (*lease.Lease, error) {
+func (l *Lock) acquireInTurn(ctx context.Context, t Terms, wait bool) (*Lease, error) {
 	if !wait || !l.spec.LocalQueue || t.Health != nil {
 		return l.ask(ctx, t, wait, t.Health)
 	}
@@ -228,7 +228,7 @@ func (l *Lock) acquireInTurn(ctx context.Context, t Terms, wait bool) (*lease.Le
 // Adopt makes a lease from a token that was granted to another process, or to this one before a restart, and extends it to
 // the whole ttl. The error is ErrLost if the token no longer holds the lock. After any other error the lease still belongs
 // to that process, possibly extended.
-func (l *Lock) Adopt(ctx context.Context, token string) (*lease.Lease, error) {
+func (l *Lock) Adopt(ctx context.Context, token string) (*Lease, error) {
 	if token == "" {
 		return nil, l.Invalid("the token is empty")
 	}
@@ -236,7 +236,7 @@ func (l *Lock) Adopt(ctx context.Context, token string) (*lease.Lease, error) {
 }
 
 // AdoptAs is Adopt of a lease that has an observer, or nil.
-func (l *Lock) AdoptAs(ctx context.Context, token string, observer lease.Observer) (*lease.Lease, error) {
+func (l *Lock) AdoptAs(ctx context.Context, token string, observer Observer) (*Lease, error) {
 	for began := time.Now(); ; {
 		r, err := l.Renew(ctx, token, func() int64 { return l.TTL })
 		if err != nil {
@@ -261,7 +261,7 @@ func (l *Lock) AdoptAs(ctx context.Context, token string, observer lease.Observe
 			continue
 		}
 		h := l.NewLease(token, t.Serial, c, l.NewObservation(ctx, t.Flags))
-		h.Bind(nil, observer)
+		h.observer = observer
 		if !h.Start(uint64(r.Fence), out.Timer) {
 			return nil, l.Fail(server.ErrClosed)
 		}
@@ -272,7 +272,7 @@ func (l *Lock) AdoptAs(ctx context.Context, token string, observer lease.Observe
 // Forget deletes a record that Holders has returned. It blocks until the server has answered, until ctx ends, or until the
 // retry policy gives up.
 func (l *Lock) Forget(ctx context.Context, record string) error {
-	return l.change(ctx, func(p *server.Pending) { l.SetRelease(&p.Call, record, 0, server.UsedLease, l.Yield) })
+	return l.change(ctx, func(p *server.Pending) { l.SetRelease(&p.Call, record, 0, server.UsedLease, l.spec.Yield) })
 }
 
 // Keep makes a record that has no expiry last for d from now on. It blocks like Forget.

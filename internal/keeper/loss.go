@@ -1,4 +1,4 @@
-package lease
+package keeper
 
 import (
 	"context"
@@ -17,8 +17,8 @@ import (
 // why it does not have the lease. The other side is in package views.
 
 // Broken handles the message that somebody has ended the lease of this serial.
-func (d *Driver) Broken(serial string, b protocol.Breaker) {
-	for _, h := range d.leasesOf(serial) {
+func (k *Keeper) Broken(serial string, b protocol.Breaker) {
+	for _, h := range k.leasesOf(serial) {
 		h.Broken(b)
 	}
 }
@@ -29,14 +29,14 @@ func (h *Lease) Broken(b protocol.Breaker) {
 		next.Broken(b)
 		return
 	}
-	d := h.lock.d
-	switch done := h.Step(claim.Event{Kind: claim.Broken}, d.broken(b.By, b.Reason)); {
+	k := h.lock.k
+	switch done := h.Step(claim.Event{Kind: claim.Broken}, k.cfg.Broken(b.By, b.Reason)); {
 	case done.End:
-		d.logBroken(h.lock, h.token, "lease", b)
+		k.logBroken(h.lock, h.token, "lease", b)
 	case done.Deliver:
-		d.logBroken(h.lock, h.token, "request", b)
+		k.logBroken(h.lock, h.token, "request", b)
 	case done.Explained: // its holder had released it before
-		d.logBroken(h.lock, h.token, "lease", b)
+		k.logBroken(h.lock, h.token, "lease", b)
 	}
 }
 
@@ -54,7 +54,7 @@ func (l *Lock) askBreaker(token string, then func(b *protocol.Breaker)) {
 		then(b)
 	})}
 	l.SetBreakerCall(call, token)
-	l.d.Transport.Send(call)
+	l.k.Transport.Send(call)
 }
 
 // gone asks why the server does not have the lease of a token any more. All that find this out in the answer to a call go on here, since
@@ -65,28 +65,28 @@ func (l *Lock) gone(token string, then func(b *protocol.Breaker)) {
 	timeout := &timers.Timer{}
 	once := func(b *protocol.Breaker) {
 		if answered.CompareAndSwap(false, true) {
-			l.d.Timers.Cancel(timeout)
+			l.k.Timers.Cancel(timeout)
 			then(b)
 		}
 	}
 	timeout.Handler = timers.Func(func(time.Time) { once(nil) })
-	l.d.Timers.Set(timeout, time.Now().Add(reasonTimeout))
+	l.k.Timers.Set(timeout, time.Now().Add(reasonTimeout))
 	l.askBreaker(token, once)
 }
 
 // lossOf returns why a lease is gone, by what gone has found.
-func (d *Driver) lossOf(b *protocol.Breaker) error {
+func (k *Keeper) lossOf(b *protocol.Breaker) error {
 	if b == nil {
 		return ErrNotHeld
 	}
-	return d.broken(b.By, b.Reason)
+	return k.cfg.Broken(b.By, b.Reason)
 }
 
 // GoneError returns the error of a call that finds that the server does not have the lease of a token any more. It blocks until it is
 // known why, for reasonTimeout at most, or until ctx ends.
 func (l *Lock) GoneError(ctx context.Context, token string) error {
 	reason := make(chan error, 1)
-	l.gone(token, func(b *protocol.Breaker) { reason <- l.d.lossOf(b) })
+	l.gone(token, func(b *protocol.Breaker) { reason <- l.k.lossOf(b) })
 	select {
 	case err := <-reason:
 		return l.Fail(server.ErrLost, err)
@@ -102,17 +102,15 @@ func (h *Lease) LoseRefused() {
 	<-h.Done()
 }
 
-func (d *Driver) logBroken(l *Lock, token, what string, b protocol.Breaker) {
-	d.Config.Log.Warn("lockkeeper: a "+what+" of this process was broken",
+func (k *Keeper) logBroken(l *Lock, token, what string, b protocol.Breaker) {
+	k.Config.Log.Warn("lockkeeper: a "+what+" of this process was broken",
 		"kind", l.Kind(), "name", l.Name(), "token", token, "by", b.By, "reason", b.Reason)
 }
 
 // leasesOf returns the leases of a serial. It looks at all leases, because breaks are rare.
-func (d *Driver) leasesOf(serial string) (list []*Lease) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for h := range d.leases {
-		if t, _ := protocol.ParseToken(h.token); t.Keeper == d.ID() && t.Serial == serial {
+func (k *Keeper) leasesOf(serial string) (list []*Lease) {
+	for _, h := range k.leases.all() {
+		if t, _ := protocol.ParseToken(h.token); t.Keeper == k.ID() && t.Serial == serial {
 			list = append(list, h)
 		}
 	}
@@ -123,12 +121,12 @@ func (d *Driver) leasesOf(serial string) (list []*Lease) {
 // after a refusal: so the holder is told at once if somebody breaks it. On a Cluster, where each name has a channel of its own, that
 // would be too many.
 func (l *Lock) listen(token string) {
-	d := l.d
-	if !d.Subscriber.Sharded() && strings.HasPrefix(token, d.ID()) && !d.Subscriber.IsSubscribed(l.Channel) {
-		d.listens.Store(true)
+	k := l.k
+	if !k.Subscriber.Sharded() && strings.HasPrefix(token, k.ID()) && !k.Subscriber.IsSubscribed(l.Channel) {
+		k.listens.Store(true)
 		id, _, _ := strings.Cut(token, ":")
-		d.Subscriber.Use(l.Channel, id)
-		d.Subscriber.Begin(l.Channel)
+		k.Subscriber.Use(l.Channel, id)
+		k.Subscriber.Begin(l.Channel)
 	}
 }
 
@@ -142,6 +140,6 @@ func (h *Lease) Gone(then func(error)) {
 		} else {
 			h.Broken(*b)
 		}
-		then(l.d.lossOf(b))
+		then(l.k.lossOf(b))
 	})
 }

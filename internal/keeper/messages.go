@@ -1,4 +1,4 @@
-package wait
+package keeper
 
 import (
 	"maps"
@@ -22,25 +22,15 @@ import (
 //   - the script takes a grant back if the server sees no subscriber (deliver in lua/lib/admit.lua). The waiter keeps its place, and says
 //     from then on that it does not count on its subscription (isUnsubscribed in queue.go): its grants stand.
 
-// Receiver is a request. Its methods are called without any mutex of this package.
-type Receiver interface {
-	Woken(claim.Event) // a message says that it was granted the lease, or asks for a heartbeat
-	Broken(protocol.Breaker)
-	Closed() // the keeper is closed
-	Token() string
-}
-
-// Messages has, by their serials, those that messages of the keeper's subscription are for, and the messages that must come. It is safe for
+// messages has, by their serials, those that messages of the keeper's subscription are for, and the messages that must come. It is safe for
 // concurrent use.
-type Messages struct {
-	s      *server.Server
-	broken func(serial string, b protocol.Breaker) // called for each message that a lease or a request was broken
-	lost   func()                                  // called for each subscription that is replaced, since a message did not come
-	timer  timers.Timer                            // for expected
+type messages struct {
+	k     *Keeper
+	timer timers.Timer // for expected
 
 	mu       sync.Mutex // guards what follows
 	closed   bool
-	requests map[string]receiver // by serial
+	requests map[string]*request // by serial
 	expected map[string]queue.Message
 
 	ignored         int       // messages since ignoredLogged
@@ -48,28 +38,15 @@ type Messages struct {
 	uncountedLogged time.Time // when warnUncounted last did
 }
 
-// receiver is a request, and whether a message about its grant came.
-type receiver struct {
-	Receiver
-	notified bool
-}
-
-// NewMessages returns a router without receivers. It calls broken and lost without any mutex of this package.
-func NewMessages(broken func(serial string, b protocol.Breaker), lost func()) *Messages {
-	m := &Messages{
-		broken: broken, lost: lost,
-		requests: map[string]receiver{}, expected: map[string]queue.Message{},
-	}
+func newMessages(k *Keeper) *messages {
+	m := &messages{k: k, requests: map[string]*request{}, expected: map[string]queue.Message{}}
 	m.timer.Handler = timers.Func(m.replaceStale)
 	return m
 }
 
-// Begin sets the server whose messages come. It is called before anything else.
-func (m *Messages) Begin(s *server.Server) { m.s = s }
-
 // Register makes messages with this serial find a request. It reports closed after Close, and taken if another request has the serial.
 // With again, the request takes the place of that one: a part of a majority is asked for again under its token.
-func (m *Messages) Register(serial string, r Receiver, again bool) (taken, closed bool) {
+func (m *messages) Register(serial string, r *request, again bool) (taken, closed bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
@@ -78,39 +55,36 @@ func (m *Messages) Register(serial string, r Receiver, again bool) (taken, close
 	if _, used := m.requests[serial]; used && !again {
 		return true, false
 	}
-	m.requests[serial] = receiver{Receiver: r}
+	m.requests[serial] = r
 	return false, false
 }
 
 // Unregister removes a request. A later one of the same serial stays.
-func (m *Messages) Unregister(serial string, r Receiver) {
+func (m *messages) Unregister(serial string, r *request) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.requests[serial].Receiver == r {
+	if m.requests[serial] == r {
 		delete(m.requests, serial)
 	}
 }
 
 // Close returns the requests, and lets no others be registered.
-func (m *Messages) Close() (list []Receiver) {
+func (m *messages) Close() []*request {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.closed = true
-	for _, r := range m.requests {
-		list = append(list, r.Receiver)
-	}
-	return list
+	return slices.Collect(maps.Values(m.requests))
 }
 
 // Requests returns how many requests have not ended.
-func (m *Messages) Requests() int {
+func (m *messages) Requests() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return len(m.requests)
 }
 
 // Tokens returns those of the requests.
-func (m *Messages) Tokens() (list []string) {
+func (m *messages) Tokens() (list []string) {
 	m.mu.Lock()
 	requests := slices.Collect(maps.Values(m.requests))
 	m.mu.Unlock()
@@ -121,7 +95,7 @@ func (m *Messages) Tokens() (list []string) {
 }
 
 // Received handles a message.
-func (m *Messages) Received(payload string) {
+func (m *messages) Received(payload string) {
 	wakeups, err := protocol.ParseMessage(payload)
 	if err != nil {
 		m.logIgnored(err, time.Now())
@@ -133,22 +107,21 @@ func (m *Messages) Received(payload string) {
 		if x.Fence > 0 || x.Broken != nil {
 			delete(m.expected, x.Serial)
 		}
-		if x.Fence > 0 && r.Receiver != nil {
+		if x.Fence > 0 && r != nil {
 			r.notified = true
-			m.requests[x.Serial] = r
 		}
 		m.mu.Unlock()
 		switch {
 		case x.Broken != nil:
-			if r.Receiver != nil {
+			if r != nil {
 				r.Broken(*x.Broken)
 			}
-			m.broken(x.Serial, *x.Broken) // also a lease that the request was granted meanwhile
-		case r.Receiver == nil: // granted by a reply already, or abandoned: then its cleanup releases the grant
+			m.k.Broken(x.Serial, *x.Broken) // also a lease that the request was granted meanwhile
+		case r == nil: // granted by a reply already, or abandoned: then its cleanup releases the grant
 		case x.Fence > 0:
-			r.Woken(claim.Event{Kind: claim.Woken, Fence: x.Fence})
+			r.Step(claim.Event{Kind: claim.Woken, Fence: x.Fence}, nil)
 		default:
-			r.Woken(claim.Event{Kind: claim.RetryAt, At: m.s.Now().Add(server.Duration(x.RetryIn) + time.Millisecond)})
+			r.Step(claim.Event{Kind: claim.RetryAt, At: m.k.Now().Add(server.Duration(x.RetryIn) + time.Millisecond)}, nil)
 		}
 	}
 }
@@ -157,7 +130,7 @@ func (m *Messages) Received(payload string) {
 const ignoredInterval = time.Minute
 
 // logIgnored logs that a message was ignored, and how many were since the last such line.
-func (m *Messages) logIgnored(err error, now time.Time) {
+func (m *messages) logIgnored(err error, now time.Time) {
 	m.mu.Lock()
 	m.ignored++
 	n := m.ignored
@@ -167,7 +140,7 @@ func (m *Messages) logIgnored(err error, now time.Time) {
 	}
 	m.mu.Unlock()
 	if due {
-		m.s.Config.Log.Warn("lockkeeper: messages ignored that no keeper sends", "messages", n, "last_error", err)
+		m.k.Config.Log.Warn("lockkeeper: messages ignored that no keeper sends", "messages", n, "last_error", err)
 	}
 }
 
@@ -175,7 +148,7 @@ func (m *Messages) logIgnored(err error, now time.Time) {
 const uncountedInterval = time.Hour
 
 // warnUncounted logs that waiters do not count on the subscription, and why.
-func (m *Messages) warnUncounted(channel, reason string) {
+func (m *messages) warnUncounted(channel, reason string) {
 	m.mu.Lock()
 	now := time.Now()
 	due := m.uncountedLogged.IsZero() || now.Sub(m.uncountedLogged) >= uncountedInterval
@@ -184,31 +157,31 @@ func (m *Messages) warnUncounted(channel, reason string) {
 	}
 	m.mu.Unlock()
 	if due {
-		m.s.Config.Log.Warn("lockkeeper: wake-ups may not reach this process; its waiters keep their order and learn of their turns by heartbeats",
+		m.k.Config.Log.Warn("lockkeeper: wake-ups may not reach this process; its waiters keep their order and learn of their turns by heartbeats",
 			"reason", reason, "channel", channel)
 	}
 }
 
 // ExpectGrant expects the message about the grant of a request on a channel, unless it came, or the request has ended.
-func (m *Messages) ExpectGrant(serial, channel string) {
+func (m *messages) ExpectGrant(serial, channel string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if r := m.requests[serial]; r.Receiver != nil && !r.notified {
-		by := m.s.Now().Add(queue.WakeupTimeout)
+	if r := m.requests[serial]; r != nil && !r.notified {
+		by := m.k.Now().Add(queue.WakeupTimeout)
 		m.expected[serial] = queue.Message{By: by, Channel: channel}
-		m.s.Timers.SetIfSooner(&m.timer, m.s.Time(by))
+		m.k.Timers.SetIfSooner(&m.timer, m.k.Time(by))
 	}
 }
 
 // replaceStale replaces subscriptions on which expected messages did not come.
-func (m *Messages) replaceStale(now time.Time) {
+func (m *messages) replaceStale(now time.Time) {
 	var serials []string
 	var messages []queue.Message
 	m.mu.Lock()
 	for serial, x := range m.expected {
 		serials, messages = append(serials, serial), append(messages, x)
 	}
-	stale, next := queue.Review(m.s.Instant(now), messages)
+	stale, next := queue.Review(m.k.Instant(now), messages)
 	for i, x := range messages {
 		if x.By == 0 {
 			delete(m.expected, serials[i])
@@ -216,11 +189,11 @@ func (m *Messages) replaceStale(now time.Time) {
 	}
 	m.mu.Unlock()
 	if next > 0 {
-		m.s.Timers.SetIfSooner(&m.timer, m.s.Time(next))
+		m.k.Timers.SetIfSooner(&m.timer, m.k.Time(next))
 	}
 	for _, channel := range stale {
-		m.s.Config.Log.Warn("lockkeeper: a wake-up was sent but never came; replacing the subscription", "channel", channel)
-		m.lost()
-		m.s.Subscriber.Replace(channel)
+		m.k.Config.Log.Warn("lockkeeper: a wake-up was sent but never came; replacing the subscription", "channel", channel)
+		m.k.Report(Event{Type: WakeupLost})
+		m.k.Subscriber.Replace(channel)
 	}
 }

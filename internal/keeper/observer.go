@@ -1,4 +1,4 @@
-package lease
+package keeper
 
 // Observer is what a lease belongs to, if not to one caller alone: a lease at several servers, or one that callers of the process share.
 // It is called without any mutex of this package.

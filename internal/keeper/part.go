@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
-	"github.com/lockkeeper/lockkeeper/internal/lease"
+
 	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
@@ -59,26 +59,26 @@ func (l *Lock) NewToken(flags string, number int64, note string) string {
 
 // Part is what became of a request for a part of a lease at several servers.
 type Part struct {
-	Lease      *lease.Lease   // nil: not granted
-	Err        error          // why there is no lease
-	InDoubt    bool           // there is none, but the server may have granted one, or may still do so: the caller has to call CleanUp
-	Cleanup    *lease.Cleanup // the keeper's Close has begun that; nil: it has not
-	RetryAfter time.Duration  // if refused: when the lease in the way expires at the latest; 0: not known
+	Lease      *Lease        // nil: not granted
+	Err        error         // why there is no lease
+	InDoubt    bool          // there is none, but the server may have granted one, or may still do so: the caller has to call CleanUp
+	Cleanup    *Cleanup      // the keeper's Close has begun that; nil: it has not
+	RetryAfter time.Duration // if refused: when the lease in the way expires at the latest; 0: not known
 }
 
 // AskPart asks the server for a lease with a token that may be used at other servers as well, and again later; it is part of one that began at
 // that time. It does not wait for another holder, and sends the request once more if its connection breaks. inDoubt says that an earlier
 // request with the token may still arrive. It does not block. answered is called once, with no mutex of this package held, and perhaps before
 // AskPart returns: when there is an answer, the keeper is closed, or stop is called.
-func (l *Lock) AskPart(token string, since time.Time, observer lease.Observer, inDoubt bool, answered func(Part)) (stop func()) {
-	r := &request{lock: l, part: &partRequest{answered: answered}, mode: claim.Part, policyArg: "", reportedRank: -1}
+func (l *Lock) AskPart(token string, since time.Time, observer Observer, inDoubt bool, answered func(Part)) (stop func()) {
+	r := &request{part: &partRequest{answered: answered}, mode: claim.Part, policyArg: "", reportedRank: -1}
 	r.health = &r.own
 	c := claim.New(claim.Part, false, inDoubt)
 	c.SetSince(l.k.Instant(since))
 	// It is registered under the token. A serial in it may be of another keeper, and so equal to one of this keeper's.
 	r.Lease = l.NewLease(token, token, c, nil)
-	r.Bind(r, observer)
-	if _, closed := l.k.Messages.Register(r.Serial(), r, true); closed {
+	r.request, r.observer = r, observer
+	if _, closed := l.k.messages.Register(r.Serial(), r, true); closed {
 		answered(Part{Err: server.ErrClosed, InDoubt: inDoubt})
 		return func() {}
 	}

@@ -1,4 +1,4 @@
-package wait
+package keeper
 
 import (
 	"maps"
@@ -17,55 +17,44 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// Waiter is a request that the server has queued. Its methods lock its own mutex, and are called without any of this package.
-type Waiter interface {
-	Token() string
-	Serial() string // by which messages name it
-	Snapshot() claim.Claim
-	ReportPosition(int) // among those that wait; that of the first one in the reply to a heartbeat
-	StepAt(claim.Instant, claim.Event, error) claim.Effects
-}
-
-// Queues is those who wait at the server, by name. It is safe for concurrent use.
-type Queues struct {
-	s        *server.Server
-	rules    queue.Rules
-	messages *Messages
+// waitQueues is those who wait at the server, by name. It is safe for concurrent use.
+type waitQueues struct {
+	k     *Keeper
+	rules queue.Rules
 
 	mu     sync.Mutex            // guards the field below
 	byName map[string]*waitQueue // by the name's queue
 }
 
-// NewQueues returns queues whose waiters get the messages.
-func NewQueues(s *server.Server, messages *Messages) *Queues {
-	return &Queues{
-		s: s, messages: messages, byName: map[string]*waitQueue{},
-		rules: queue.Rules{Interval: s.Config.HeartbeatInterval, Timeout: s.Config.HeartbeatTimeout, MaxElapsed: s.Config.Retry.MaxElapsed},
+func newWaitQueues(k *Keeper) *waitQueues {
+	return &waitQueues{
+		k: k, byName: map[string]*waitQueue{},
+		rules: queue.Rules{Interval: k.Config.HeartbeatInterval, Timeout: k.Config.HeartbeatTimeout, MaxElapsed: k.Config.Retry.MaxElapsed},
 	}
 }
 
 // waitQueue holds the waiters of one name in this keeper, and does what their queue.Queue decides.
 type waitQueue struct {
-	of     *Queues
+	of     *waitQueues
 	lock   *server.Lock   // any lock of the name, for its keys and scripts
 	health *server.Health // that its waiters share
 	timer  timers.Timer
 
 	mu       sync.Mutex // guards the fields below
-	requests map[Waiter]struct{}
+	requests map[*request]struct{}
 	state    queue.Queue     // with as many waiters
 	backoff  *random.Backoff // nil while heartbeats are answered
 }
 
-func (ws *Queues) newQueue(l *server.Lock, health *server.Health) *waitQueue {
-	q := &waitQueue{of: ws, lock: l, health: health, requests: map[Waiter]struct{}{}}
+func (ws *waitQueues) newQueue(l *server.Lock, health *server.Health) *waitQueue {
+	q := &waitQueue{of: ws, lock: l, health: health, requests: map[*request]struct{}{}}
 	q.timer.Handler = timers.Func(q.onTimer)
 	return q
 }
 
 // setTimerLocked sets the timer as the state says. The caller holds mu, so that another event does not come between.
 func (q *waitQueue) setTimerLocked(out *queue.Effects) {
-	s := q.of.s
+	s := q.of.k
 	switch {
 	case out.Empty:
 		s.Timers.Cancel(&q.timer)
@@ -77,34 +66,34 @@ func (q *waitQueue) setTimerLocked(out *queue.Effects) {
 // Join adds a request that the server has queued to those of the lock's name, and schedules the next heartbeat. The call whose reply said so
 // was sent at that time; the reply also said when the request may be granted the lock, in ms, or that there is more to be admitted at once.
 // It returns the health that the waiters share: that of the first of them.
-func (ws *Queues) Join(w Waiter, l *server.Lock, health *server.Health, asked claim.Instant, retryIn int64, more bool) *server.Health {
+func (ws *waitQueues) Join(w *request, l *server.Lock, health *server.Health, asked claim.Instant, retryIn int64, more bool) *server.Health {
 	id, _, _ := strings.Cut(w.Token(), ":")
 	ws.mu.Lock()
-	ws.s.Subscriber.Use(l.Channel, id)
+	ws.k.Subscriber.Use(l.Channel, id)
 	q := ws.byName[l.KeyOf(server.QueueKey)]
 	if q == nil {
 		q = ws.newQueue(l, health)
 		ws.byName[l.KeyOf(server.QueueKey)] = q
-		ws.s.Subscriber.Hold(l.Channel)
+		ws.k.Subscriber.Hold(l.Channel)
 	}
 	q.join(w, retryIn, more)
 	ws.mu.Unlock()
-	q.health.Answered(ws.s.Time(asked))
+	q.health.Answered(ws.k.Time(asked))
 	return q.health
 }
 
 // join adds a request.
-func (q *waitQueue) join(w Waiter, retryIn int64, more bool) {
+func (q *waitQueue) join(w *request, retryIn int64, more bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.requests[w] = struct{}{}
 	var out queue.Effects
-	q.state.Join(&q.of.rules, q.of.s.Now(), retryIn, more, &out)
+	q.state.Join(&q.of.rules, q.of.k.Now(), retryIn, more, &out)
 	q.setTimerLocked(&out)
 }
 
 // Waiters returns how many requests are in the queues.
-func (ws *Queues) Waiters() (n int) {
+func (ws *waitQueues) Waiters() (n int) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	for _, q := range ws.byName {
@@ -116,18 +105,18 @@ func (ws *Queues) Waiters() (n int) {
 }
 
 // Leave removes a request, if it is in the queue of the lock's name, and the queue if it is empty.
-func (ws *Queues) Leave(w Waiter, l *server.Lock) {
+func (ws *waitQueues) Leave(w *request, l *server.Lock) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	key := l.KeyOf(server.QueueKey)
 	if q := ws.byName[key]; q != nil && q.leave(w) {
 		delete(ws.byName, key)
-		ws.s.Subscriber.Release(q.lock.Channel)
+		ws.k.Subscriber.Release(q.lock.Channel)
 	}
 }
 
 // leave removes a request, if it is in the queue, and reports whether nobody waits any more.
-func (q *waitQueue) leave(w Waiter) (empty bool) {
+func (q *waitQueue) leave(w *request) (empty bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if _, queued := q.requests[w]; !queued {
@@ -141,16 +130,16 @@ func (q *waitQueue) leave(w Waiter) (empty bool) {
 }
 
 // FirstBeatBy makes the first waiter of the request's queue send a heartbeat at that time at the latest, as a message asked for.
-func (ws *Queues) FirstBeatBy(w Waiter, l *server.Lock, at claim.Instant) {
+func (ws *waitQueues) FirstBeatBy(w *request, l *server.Lock, at claim.Instant) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	if q := ws.queueLocked(w, l); q != nil {
-		q.change(func(out *queue.Effects) { q.state.Notified(ws.s.Now(), at, out) })
+		q.change(func(out *queue.Effects) { q.state.Notified(ws.k.Now(), at, out) })
 	}
 }
 
 // HeartbeatsBy makes all waiters of the request's queue send heartbeats at that time at the latest.
-func (ws *Queues) HeartbeatsBy(w Waiter, l *server.Lock, at claim.Instant) {
+func (ws *waitQueues) HeartbeatsBy(w *request, l *server.Lock, at claim.Instant) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	if q := ws.queueLocked(w, l); q != nil {
@@ -159,8 +148,8 @@ func (ws *Queues) HeartbeatsBy(w Waiter, l *server.Lock, at claim.Instant) {
 }
 
 // HeartbeatsOf makes all waiters of a channel send heartbeats now.
-func (ws *Queues) HeartbeatsOf(channel string) {
-	now := ws.s.Now()
+func (ws *waitQueues) HeartbeatsOf(channel string) {
+	now := ws.k.Now()
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	for _, q := range ws.byName {
@@ -173,7 +162,7 @@ func (ws *Queues) HeartbeatsOf(channel string) {
 // WasEmpty handles a release, sent at that time, that found the queue empty. If the server had queued a waiter of this keeper before, it has
 // lost the queue, as happens when its clock is set forward. The waiters then send heartbeats at once, since the lock may otherwise stay free
 // until the next heartbeat.
-func (ws *Queues) WasEmpty(l *server.Lock, sent time.Time) {
+func (ws *waitQueues) WasEmpty(l *server.Lock, sent time.Time) {
 	ws.mu.Lock()
 	q := ws.byName[l.KeyOf(server.QueueKey)]
 	ws.mu.Unlock()
@@ -184,24 +173,24 @@ func (ws *Queues) WasEmpty(l *server.Lock, sent time.Time) {
 	waiters := slices.Collect(maps.Keys(q.requests))
 	q.mu.Unlock()
 	for _, w := range waiters {
-		if c := w.Snapshot(); c.Place() != 0 && c.Asked() < ws.s.Instant(sent) {
-			ws.HeartbeatsBy(w, l, ws.s.Now())
+		if c := w.Snapshot(); c.Place() != 0 && c.Asked() < ws.k.Instant(sent) {
+			ws.HeartbeatsBy(w, l, ws.k.Now())
 			return
 		}
 	}
 }
 
 // HeartbeatIfStale makes the first waiter of a name send a heartbeat now if the last answer is not recent.
-func (ws *Queues) HeartbeatIfStale(key string) {
+func (ws *waitQueues) HeartbeatIfStale(key string) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	if q := ws.byName[key]; q != nil && q.health.Stale(time.Now(), ws.s.Freshness()) {
-		q.change(func(out *queue.Effects) { q.state.FirstBy(ws.s.Now(), out) })
+	if q := ws.byName[key]; q != nil && q.health.Stale(time.Now(), ws.k.Freshness()) {
+		q.change(func(out *queue.Effects) { q.state.FirstBy(ws.k.Now(), out) })
 	}
 }
 
 // queueLocked returns the waitQueue that the request is in, or nil if it has left it.
-func (ws *Queues) queueLocked(w Waiter, l *server.Lock) *waitQueue {
+func (ws *waitQueues) queueLocked(w *request, l *server.Lock) *waitQueue {
 	q := ws.byName[l.KeyOf(server.QueueKey)]
 	if q == nil {
 		return nil
@@ -232,15 +221,15 @@ func (q *waitQueue) change(event func(out *queue.Effects)) {
 func (q *waitQueue) onTimer(now time.Time) {
 	q.mu.Lock()
 	var out queue.Effects
-	q.state.Fired(&q.of.rules, q.of.s.Instant(now), &out)
+	q.state.Fired(&q.of.rules, q.of.k.Instant(now), &out)
 	q.setTimerLocked(&out)
-	var waiters []Waiter
+	var waiters []*request
 	if out.Beat != queue.NoBeat {
 		waiters = slices.Collect(maps.Keys(q.requests))
 	}
 	q.mu.Unlock()
 	if out.Beat == queue.First {
-		waiters = []Waiter{firstWaiter(waiters)}
+		waiters = []*request{firstWaiter(waiters)}
 	}
 	for batch := range slices.Chunk(waiters, queue.Batch) {
 		q.send(batch)
@@ -248,10 +237,10 @@ func (q *waitQueue) onTimer(now time.Time) {
 }
 
 // step tells a waiter's claim of an event.
-func (q *waitQueue) step(w Waiter, ev claim.Event, cause error) { w.StepAt(q.of.s.Now(), ev, cause) }
+func (q *waitQueue) step(w *request, ev claim.Event, cause error) { w.StepAt(q.of.k.Now(), ev, cause) }
 
 // firstWaiter returns the waiter that is ahead of the others in the queue.
-func firstWaiter(waiters []Waiter) (first Waiter) {
+func firstWaiter(waiters []*request) (first *request) {
 	least := int64(0)
 	for _, r := range waiters {
 		place := r.Snapshot().Place()
@@ -263,9 +252,9 @@ func firstWaiter(waiters []Waiter) (first Waiter) {
 }
 
 // send sends the heartbeats of some waiters in one command.
-func (q *waitQueue) send(batch []Waiter) {
+func (q *waitQueue) send(batch []*request) {
 	l := q.lock
-	q.of.s.Announce()
+	q.of.k.Announce()
 	sent := time.Now() // before the subscription is looked at; see expectGrant
 	q.health.Sent(sent)
 	unsubscribed := q.isUnsubscribed()
@@ -273,13 +262,13 @@ func (q *waitQueue) send(batch []Waiter) {
 	for _, r := range batch {
 		call.Args = protocol.HeartbeatWaiter(call.Args, r.Token())
 	}
-	q.of.s.Transport.Send(call)
+	q.of.k.Transport.Send(call)
 }
 
 // isUnsubscribed reports whether the keeper does not count on its subscription, which it begins if there is none. Its heartbeats say so: its
 // waiters are granted the lock in their turn all the same, whether a message reaches them or not.
 func (q *waitQueue) isUnsubscribed() bool {
-	sub := q.of.s.Subscriber
+	sub := q.of.k.Subscriber
 	if sub.Reliable(q.lock.Channel) {
 		return false
 	}
@@ -298,12 +287,12 @@ func mode(unsubscribed bool) int {
 // rejoin prepares the command that queues waiters again that the server does not know: it passed over them because it saw no subscription,
 // or it lost its data. Waiters that have not missed a heartbeat keep their place. Until their next heartbeats they do not count on the
 // subscription, so that they are not passed over again. It returns nil if none waits any more.
-func (q *waitQueue) rejoin(batch []Waiter) *transport.Call {
+func (q *waitQueue) rejoin(batch []*request) *transport.Call {
 	l := q.lock
 	now := time.Now()
-	at := q.of.s.Instant(now)
+	at := q.of.k.Instant(now)
 	var places []int64
-	batch = slices.DeleteFunc(batch, func(r Waiter) bool {
+	batch = slices.DeleteFunc(batch, func(r *request) bool {
 		done := r.StepAt(at, claim.Event{Kind: claim.Rejoining}, nil)
 		if done.Joins {
 			places = append(places, done.Place)
@@ -327,14 +316,14 @@ func (q *waitQueue) rejoin(batch []Waiter) *transport.Call {
 }
 
 // heartbeatDone handles the reply to a heartbeat command, which has said whether the keeper counts on its subscription.
-func (q *waitQueue) heartbeatDone(call *transport.Call, batch []Waiter, sent time.Time, unsubscribed bool) {
+func (q *waitQueue) heartbeatDone(call *transport.Call, batch []*request, sent time.Time, unsubscribed bool) {
 	reply, err := server.DecodeHeartbeat(call, len(batch))
 	if err != nil {
 		q.health.Failed(sent, err)
 		q.failed(err, batch)
 		return
 	}
-	now := q.of.s.Now()
+	now := q.of.k.Now()
 	unknown := q.update(call, reply, batch, unsubscribed)
 	var again *transport.Call // that queues them again
 	if len(unknown) == 0 {
@@ -346,11 +335,11 @@ func (q *waitQueue) heartbeatDone(call *transport.Call, batch []Waiter, sent tim
 		}
 		again = q.rejoin(unknown)
 	}
-	if q.of.s.Subscriber.Missing(q.lock.Channel, sent, q.of.rules.Interval) {
-		q.of.messages.warnUncounted(q.lock.Channel, "the server has not acknowledged the subscription")
+	if q.of.k.Subscriber.Missing(q.lock.Channel, sent, q.of.rules.Interval) {
+		q.of.k.messages.warnUncounted(q.lock.Channel, "the server has not acknowledged the subscription")
 	}
 	if reply.First >= 0 {
-		batch[reply.First].ReportPosition(reply.Rank)
+		batch[reply.First].reportPosition(reply.Rank)
 	}
 	q.mu.Lock()
 	var out queue.Effects
@@ -361,14 +350,14 @@ func (q *waitQueue) heartbeatDone(call *transport.Call, batch []Waiter, sent tim
 	}
 	q.mu.Unlock()
 	if again != nil {
-		q.of.s.Transport.Send(again)
+		q.of.k.Transport.Send(again)
 	}
 }
 
 // update applies the reply to a heartbeat command to its waiters. It returns those that the server does not know.
-func (q *waitQueue) update(call *transport.Call, reply protocol.HeartbeatReply, batch []Waiter, unsubscribed bool) (unknown []Waiter) {
+func (q *waitQueue) update(call *transport.Call, reply protocol.HeartbeatReply, batch []*request, unsubscribed bool) (unknown []*request) {
 	changed := make([]bool, len(batch))
-	sent := q.of.s.Instant(call.Sent)
+	sent := q.of.k.Instant(call.Sent)
 	for _, change := range reply.Changes {
 		changed[change.Index] = true
 		r := batch[change.Index]
@@ -397,22 +386,22 @@ func (q *waitQueue) update(call *transport.Call, reply protocol.HeartbeatReply, 
 }
 
 // stillQueued notes that a heartbeat found the request in the queue. A place of 0 is not in the reply.
-func (q *waitQueue) stillQueued(r Waiter, sent claim.Instant, reply protocol.HeartbeatReply, place int64) {
+func (q *waitQueue) stillQueued(r *request, sent claim.Instant, reply protocol.HeartbeatReply, place int64) {
 	q.step(r, claim.Event{Kind: claim.StillQueued, Sent: sent, Clock: reply.Now, Fence: reply.Seq, Place: place}, nil)
 }
 
 // expectGrant expects the message about a grant that a heartbeat has found, unless it was received already, could have been lost with an
 // earlier subscription, or the keeper does not count on it.
-func (q *waitQueue) expectGrant(w Waiter, unsubscribed bool) {
-	since := q.of.s.Instant(q.of.s.Subscriber.SubscribedSince(q.lock.Channel))
+func (q *waitQueue) expectGrant(w *request, unsubscribed bool) {
+	since := q.of.k.Instant(q.of.k.Subscriber.SubscribedSince(q.lock.Channel))
 	if queue.GrantExpected(since, w.Snapshot().Asked(), unsubscribed) {
-		q.of.messages.ExpectGrant(w.Serial(), q.lock.Channel)
+		q.of.k.messages.ExpectGrant(w.Serial(), q.lock.Channel)
 	}
 }
 
 // checkMissed notes that the server does not count the subscription if it did not know a waiter that should have stayed queued.
-func (q *waitQueue) checkMissed(unknown []Waiter) {
-	s := q.of.s
+func (q *waitQueue) checkMissed(unknown []*request) {
+	s := q.of.k
 	since := s.Instant(s.Subscriber.SubscribedSince(q.lock.Channel))
 	for _, r := range unknown {
 		asked := r.Snapshot().Asked()
@@ -423,20 +412,20 @@ func (q *waitQueue) checkMissed(unknown []Waiter) {
 			continue
 		}
 		if s.Subscriber.Doubt(q.lock.Channel) {
-			q.of.messages.warnUncounted(q.lock.Channel, "the server does not see the subscription")
+			q.of.k.messages.warnUncounted(q.lock.Channel, "the server does not see the subscription")
 		}
 		return
 	}
 }
 
 // failed handles a heartbeat command that was not answered.
-func (q *waitQueue) failed(err error, batch []Waiter) {
+func (q *waitQueue) failed(err error, batch []*request) {
 	q.mu.Lock()
 	if !q.state.Failing() {
-		q.backoff = q.of.s.Config.Retry.NewBackoff()
+		q.backoff = q.of.k.Config.Retry.NewBackoff()
 	}
 	var out queue.Effects
-	q.state.Failed(&q.of.rules, q.of.s.Now(), transport.Retryable(err), q.backoff.Next(), &out)
+	q.state.Failed(&q.of.rules, q.of.k.Now(), transport.Retryable(err), q.backoff.Next(), &out)
 	q.setTimerLocked(&out)
 	q.mu.Unlock()
 	if !out.GiveUp {

@@ -1,4 +1,4 @@
-package lease
+package keeper
 
 import (
 	"cmp"
@@ -26,7 +26,7 @@ func (h *Lease) end(by func(*transport.Call), unused bool, record time.Time) (*C
 	}
 	ev := claim.Event{Kind: claim.Released, Unused: unused}
 	if !record.IsZero() {
-		ev.Until = max(h.lock.d.Instant(record), 1)
+		ev.Until = max(h.lock.k.Instant(record), 1)
 	}
 	h.Mu.Lock()
 	if h.next.Load() != nil {
@@ -35,7 +35,7 @@ func (h *Lease) end(by func(*transport.Call), unused bool, record time.Time) (*C
 	}
 	var a actions
 	first := h.cleanup == nil
-	a.begin(h, h.lock.d.Now(), &ev, nil)
+	a.begin(h, h.lock.k.Now(), &ev, nil)
 	c, err := h.cleanup, h.ErrLocked()
 	h.Mu.Unlock()
 	a.finish(h, by)
@@ -54,7 +54,7 @@ func (h *Lease) Release(ctx context.Context) error {
 		return next.Release(ctx)
 	}
 	var ended noteEnd // of ctx, while the release was sent
-	c, err := h.ReleaseBy(func(call *transport.Call) { h.lock.d.Transport.SendInline(ctx, call, &ended) }, false)
+	c, err := h.ReleaseBy(func(call *transport.Call) { h.lock.k.Transport.SendInline(ctx, call, &ended) }, false)
 	switch {
 	case c == nil:
 		return err
@@ -84,7 +84,7 @@ func (h *Lease) await(ctx context.Context, c *Cleanup, silence error) error {
 	if ctx.Err() != nil {
 		timeout, done = time.After(CancelGrace), nil
 	}
-	closing := h.lock.d.Closing().Done()
+	closing := h.lock.k.Closing().Done()
 	for _, ended := range []<-chan struct{}{c.finished.Done(), resolved} {
 		for waiting := ended != nil; waiting; {
 			select {
@@ -97,7 +97,7 @@ func (h *Lease) await(ctx context.Context, c *Cleanup, silence error) error {
 			case <-closing:
 				closing = nil
 				if timeout == nil {
-					timeout = time.After(h.lock.d.UntilClosed())
+					timeout = time.After(h.lock.k.UntilClosed())
 				}
 			}
 		}
@@ -106,11 +106,11 @@ func (h *Lease) await(ctx context.Context, c *Cleanup, silence error) error {
 }
 
 // Abandon releases the lease in the background, as one that no caller has used, or whose caller has returned.
-func (h *Lease) Abandon() { _, _ = h.ReleaseBy(h.lock.d.Transport.Send, true) }
+func (h *Lease) Abandon() { _, _ = h.ReleaseBy(h.lock.k.Transport.Send, true) }
 
 // StartRelease is Release, but does not wait for the answer, and returns the cleanup for
 // ReleaseEnded; nil: there is nothing to wait for.
-func (h *Lease) StartRelease() (*Cleanup, error) { return h.ReleaseBy(h.lock.d.Transport.Send, false) }
+func (h *Lease) StartRelease() (*Cleanup, error) { return h.ReleaseBy(h.lock.k.Transport.Send, false) }
 
 // ReleaseEnded reports whether the server has answered a release, or will not, and no renewal of the lease is under way; err is as
 // from Release. The observer is called when the result may have changed.
@@ -152,9 +152,9 @@ var (
 // CleanUp releases whatever a token has at the server, in the background, and keeps requests with it that arrive later from being granted. It
 // is repeated until the server has answered, but not beyond that time. The observer may be nil.
 func (l *Lock) CleanUp(token string, observer Observer, until time.Time) *Cleanup {
-	h := l.NewLease(token, "", claim.Clean(l.d.Instant(until)), nil)
+	h := l.NewLease(token, "", claim.Clean(l.k.Instant(until)), nil)
 	h.observer = observer
-	c, _ := h.ReleaseBy(l.d.Transport.Send, false)
+	c, _ := h.ReleaseBy(l.k.Transport.Send, false)
 	return c
 }
 
@@ -184,17 +184,17 @@ func (c *Cleanup) send(by func(*transport.Call), check bool) {
 	c.check, c.script = check, releases
 	ms := int64(0)
 	if record > 0 {
-		ms = server.Millis(time.Until(l.d.Time(record)))
+		ms = server.Millis(time.Until(l.k.Time(record)))
 	}
 	switch {
 	case check:
 		l.SetRenewal(call, h.token, l.TTL, true)
 	case ms > 0: // otherwise the record would have expired already
 		l.SetCompletion(call, h.token, ms)
-	case !general && !unused && l.Yield == 0 && l.Fast().Release != nil && l.FastBackoff.Release.Usable():
+	case !general && !unused && l.spec.Yield == 0 && l.Fast().Release != nil && l.FastBackoff.Release.Usable():
 		c.script = releasesFast
 		l.SetFastRelease(call, h.token)
-	case !handedOn && !tombstone && !unused && !converts && l.Yield == 0 && l.mayHandOn():
+	case !handedOn && !tombstone && !unused && !converts && l.spec.Yield == 0 && l.mayHandOn():
 		c.script = handsOn
 		l.SetHandOn(call, h.token)
 	default:
@@ -205,7 +205,7 @@ func (c *Cleanup) send(by func(*transport.Call), check bool) {
 		if converts {
 			cancel = server.UnusedUnlessGranted
 		}
-		l.SetRelease(call, h.token, entomb, cancel, l.Yield)
+		l.SetRelease(call, h.token, entomb, cancel, l.spec.Yield)
 	}
 	by(call)
 }
@@ -274,7 +274,7 @@ func (c *Cleanup) released(call *transport.Call) {
 		l.ContinueAdmitting()
 	}
 	if r.QueueEmpty {
-		l.d.queues.WasEmpty(&l.Lock, call.Sent)
+		l.k.queues.WasEmpty(&l.Lock, call.Sent)
 	}
 }
 
@@ -285,7 +285,7 @@ func (c *Cleanup) checked(call *transport.Call) {
 		c.failed(err)
 		return
 	}
-	ev := claim.Event{Kind: claim.Checked, Sent: c.of.lock.d.Instant(call.Sent), Fence: r.Fence}
+	ev := claim.Event{Kind: claim.Checked, Sent: c.of.lock.k.Instant(call.Sent), Fence: r.Fence}
 	if r.Held {
 		ev.Code = claim.Granted
 	}
@@ -304,7 +304,7 @@ func (c *Cleanup) holder() *Lease {
 	if c.successor != nil || c.of.request == nil {
 		return c.successor
 	}
-	return c.of.request.Origin()
+	return c.of.request.origin
 }
 
 // handTo makes the cleanup call settle of the lease when it ends, since Convert no longer waits. It returns false if the
@@ -321,7 +321,7 @@ func (c *Cleanup) handTo(successor *Lease) bool {
 
 // end ends the cleanup. found says that the lease is held instead.
 func (c *Cleanup) end(found bool) {
-	h, d := c.of, c.of.lock.d
+	h, k := c.of, c.of.lock.k
 	h.Mu.Lock()
 	c.over, c.found = true, found
 	switch {
@@ -335,18 +335,18 @@ func (c *Cleanup) end(found bool) {
 	}
 	successor, failure := c.successor, c.failure
 	h.Mu.Unlock()
-	closed := found && !d.add(h)
+	closed := found && !k.leases.add(h)
 	if successor != nil {
 		successor.settle(c.Lease(), failure)
 	}
 	if closed { // after it is known whose it is
-		_, _ = h.ReleaseBy(d.Transport.Send, successor == nil)
+		_, _ = h.ReleaseBy(k.Transport.Send, successor == nil)
 	}
 	if h.observer != nil {
 		h.observer.CleanedUp()
 	}
 	c.finished.Close()
-	d.EndWork()
+	k.EndWork()
 }
 
 // Lease returns the lease that was found in place of the origin, or nil.
@@ -423,7 +423,7 @@ func (u *RecordUnknown) Unwrap() error { return u.Err }
 // A renewal that is still in flight has no effect, whenever it runs: the record is not the token. The error is ErrLost or
 // ErrReleased if the lease had ended before, and a *RecordUnknown if the server has not confirmed the record.
 func (h *Lease) Complete(ctx context.Context, until time.Time) error {
-	c, err := h.end(h.lock.d.Transport.Send, false, until)
+	c, err := h.end(h.lock.k.Transport.Send, false, until)
 	if err != nil {
 		return err
 	}
@@ -436,7 +436,7 @@ func (h *Lease) Complete(ctx context.Context, until time.Time) error {
 	}
 	if err != nil && !errors.Is(err, server.ErrLost) {
 		_, _, _, until := h.Snapshot().Cleanup() // it is repeated until then at most
-		return &RecordUnknown{h.lock.d.Time(until), err}
+		return &RecordUnknown{h.lock.k.Time(until), err}
 	}
 	if err == nil && h.Snapshot().InDoubt() && time.Until(until) < server.TombstoneTTL {
 		// A copy of its request could run after the record has expired.

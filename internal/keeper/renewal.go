@@ -1,4 +1,4 @@
-package lease
+package keeper
 
 import (
 	"context"
@@ -13,8 +13,8 @@ import (
 
 // renew sends a renewal for so many ms, which may include the metadata.
 func (h *Lease) renew(ms int64, metadata bool) {
-	h.lock.d.Announce()
-	h.lock.d.Transport.Send(h.lock.RenewCall(h.token, ms, metadata, func(call *transport.Call) {
+	h.lock.k.Announce()
+	h.lock.k.Transport.Send(h.lock.RenewCall(h.token, ms, metadata, func(call *transport.Call) {
 		h.renewed(call, ms, metadata)
 	}))
 }
@@ -26,7 +26,7 @@ func (h *Lease) renewed(call *transport.Call, ms int64, metadata bool) {
 		h.Step(claim.Event{Kind: claim.RenewFailed, Lasting: transport.WrongType(err)}, err)
 		return
 	}
-	ev := claim.Event{Kind: claim.Renewed, Sent: h.lock.d.Instant(call.Sent), TTL: ms, Metadata: metadata, Code: claim.Denied}
+	ev := claim.Event{Kind: claim.Renewed, Sent: h.lock.k.Instant(call.Sent), TTL: ms, Metadata: metadata, Code: claim.Denied}
 	if r.Held {
 		ev.Code = claim.Granted
 	}
@@ -49,10 +49,10 @@ func (l *Lock) Renew(ctx context.Context, token string, ttl func() int64) (r Ren
 	if err := server.ContextError(ctx); err != nil {
 		return r, err
 	}
-	if l.d.Closing().Err() != nil {
+	if l.k.Closing().Err() != nil {
 		return r, server.ErrClosed
 	}
-	call, inDoubt, err := l.d.RoundTrip(ctx, 0, func(p *server.Pending) {
+	call, inDoubt, err := l.k.RoundTrip(ctx, 0, func(p *server.Pending) {
 		l.SetRenewal(&p.Call, token, ttl(), true)
 	})
 	r.InDoubt = inDoubt
@@ -105,7 +105,7 @@ func (h *Lease) tryExtend(ctx context.Context, ttl time.Duration) error {
 		ms = h.withinLifetime(ms)
 		return ms
 	})
-	ev := claim.Event{Kind: claim.Extended, TTL: ms, Sent: h.lock.d.Instant(r.Sent)}
+	ev := claim.Event{Kind: claim.Extended, TTL: ms, Sent: h.lock.k.Instant(r.Sent)}
 	switch {
 	case r.InDoubt:
 		ev.Outcome = claim.InDoubt

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
-	"github.com/lockkeeper/lockkeeper/internal/lease"
+
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
@@ -33,13 +33,13 @@ var errReplicasPending = server.Chain(server.ErrUnavailable, errors.New("the rep
 
 // awaitReplicas waits until replicas have what was granted, a lease or permits, if the keeper requires it. If they do not have it in time
 // or ctx ends, the grant is undone. If the request was a conversion, its lease is the only one that the caller has left, so ctx is ignored.
-func (l *Lock) awaitReplicas(ctx context.Context, h *lease.Lease) error {
+func (l *Lock) awaitReplicas(ctx context.Context, h *Lease) error {
 	if !l.k.cfg.ReplicaAck.enabled() {
 		return nil
 	}
-	r := h.Request().(*request)
+	r := h.request
 	if r.origin != nil {
-		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.k.cfg.ReplicaAck.Timeout+lease.CancelGrace)
+		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.k.cfg.ReplicaAck.Timeout+CancelGrace)
 		defer cancel()
 		ctx = within
 	}
@@ -53,7 +53,7 @@ func (l *Lock) awaitReplicas(ctx context.Context, h *lease.Lease) error {
 	if c, _ := h.ReleaseBy(l.k.Transport.Send, true); c != nil {
 		select {
 		case <-c.Done():
-		case <-time.After(lease.CancelGrace):
+		case <-time.After(CancelGrace):
 		case <-ctx.Done():
 		}
 	}
@@ -76,7 +76,7 @@ func (l *Lock) replicateGrant(ctx context.Context, r *request) error {
 		a, err := server.Decode(again, protocol.ParseAcquireReply)
 		if err == nil && (a.Code != lua.Granted || uint64(a.Fence) != r.Fence()) {
 			if l.spec.Limits.clockOnly() { // there is no lease that could end
-				return fmt.Errorf("%w: %w", server.ErrLost, lease.ErrNotHeld)
+				return fmt.Errorf("%w: %w", server.ErrLost, ErrNotHeld)
 			}
 			r.LoseRefused()
 			err = r.Err()
@@ -87,9 +87,9 @@ func (l *Lock) replicateGrant(ctx context.Context, r *request) error {
 
 // replicateRenewal waits until replicas have a lease that is adopted. It repeats the renewal on the connection that waits,
 // which does not revive a lease that has ended.
-func (l *Lock) replicateRenewal(ctx context.Context, token string) (lease.Renewal, error) {
+func (l *Lock) replicateRenewal(ctx context.Context, token string) (Renewal, error) {
 	again := &transport.Call{Script: l.spec.Scripts.Renew}
-	r := lease.Renewal{Sent: time.Now()}
+	r := Renewal{Sent: time.Now()}
 	again.Args = l.RenewArgs(nil, token, l.TTL)
 	again.Done = transport.Func(func(*transport.Call) {})
 	err := l.waitForReplicas(ctx, again, l.AllKeys()[:2], func() (err error) {
@@ -99,7 +99,7 @@ func (l *Lock) replicateRenewal(ctx context.Context, token string) (lease.Renewa
 		return err
 	})
 	if err != nil {
-		return lease.Renewal{}, err // r may still be written to
+		return Renewal{}, err // r may still be written to
 	}
 	return r, nil
 }

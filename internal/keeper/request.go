@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
-	"github.com/lockkeeper/lockkeeper/internal/lease"
+
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
@@ -18,10 +18,9 @@ import (
 
 // request is what a Lease needs until it is granted: how it is asked for, and the caller that waits for it.
 type request struct {
-	*lease.Lease
-	lock       *Lock
+	*Lease
 	policyArg  any          // the token of the lease to be replaced, or a semaphore's limits, or ""
-	origin     *lease.Lease // the lease to be replaced; nil: none
+	origin     *Lease       // the lease to be replaced; nil: none
 	originTTL  int64        // ms: its LongestTTL
 	part       *partRequest // it asks for a part of a majority; nil: it does not
 	mode       claim.Mode
@@ -44,6 +43,8 @@ type request struct {
 		rank    int
 	}
 	reportedRank int // the last position that the observer was told; -1: none
+
+	notified bool // a message about its grant came; guarded by the mutex of messages
 }
 
 // newRequest registers a request, so that messages find it. It returns nil after Close. health is what earlier requests have
@@ -69,10 +70,10 @@ func (l *Lock) newRequest(ctx context.Context, t Terms, mode claim.Mode, health 
 		t.note = origin.Note
 	}
 	token, serial := l.newToken(t.Flags, int64(t.Number), t.note)
-	r.lock, r.Lease = l, l.NewLease(token, serial, claim.New(mode, t.origin != nil, false), t.Observation)
-	r.Bind(r, t.Observer)
+	r.Lease = l.NewLease(token, serial, claim.New(mode, t.origin != nil, false), t.Observation)
+	r.request, r.observer = r, t.Observer
 	for {
-		switch taken, closed := l.k.Messages.Register(r.Serial(), r, false); {
+		switch taken, closed := l.k.messages.Register(r.Serial(), r, false); {
 		case closed:
 			return nil
 		case !taken:
@@ -85,7 +86,7 @@ func (l *Lock) newRequest(ctx context.Context, t Terms, mode claim.Mode, health 
 
 // ask makes a request and waits for its end. If there is no error, it was granted. A keeper subscribes when the server has queued
 // its first waiter: most locks are free. The waiter does not count on the subscription before it is acknowledged.
-func (l *Lock) ask(ctx context.Context, t Terms, wait bool, health *server.Health) (*lease.Lease, error) {
+func (l *Lock) ask(ctx context.Context, t Terms, wait bool, health *server.Health) (*Lease, error) {
 	mode := claim.Try
 	if wait {
 		mode = claim.Wait
@@ -162,67 +163,52 @@ func (r *request) result() error {
 	return r.err
 }
 
-// ReportPosition implements wait.Waiter. It reports the position of a waiter to the observer, if it has changed.
-func (r *request) ReportPosition(rank int) {
+// reportPosition reports the position of a waiter to the observer, if it has changed.
+func (r *request) reportPosition(rank int) {
 	r.Mu.Lock()
 	moved := r.Claim.Pending() && r.reportedRank != rank
 	r.reportedRank = rank
 	r.Mu.Unlock()
 	if moved {
-		ev := r.lock.Event(lease.Queued, r.Observation())
+		ev := r.lock.Event(Queued, r.Observation())
 		ev.Token, ev.Position = r.Token(), rank
 		r.lock.Observe(ev)
 	}
 }
 
-// Woken implements wait.Receiver, as do the methods that follow.
-func (r *request) Woken(ev claim.Event) { r.Step(ev, nil) }
-
-// Closed handles that the keeper is closed.
-func (r *request) Closed() { r.Step(claim.Event{Kind: claim.Closed}, nil) }
-
-// AnsweredLocked implements lease.Request, as do the methods that follow.
-func (r *request) AnsweredLocked() { r.call = nil }
-
-// WithdrawLocked keeps the call that is under way from being sent, if it was not.
-func (r *request) WithdrawLocked() (withdrawn bool) {
+// withdrawLocked keeps the call that is under way from being sent, if it was not.
+func (r *request) withdrawLocked() (withdrawn bool) {
 	if r.call != nil {
 		withdrawn, r.call = r.call.Withdraw(), nil
 	}
 	return withdrawn
 }
 
-// AskLocked prepares the next call.
-func (r *request) AskLocked(general bool) *transport.Call { return &r.newCallLocked(general).Call }
-
-// QueueLocked lets the request wait in the queue of its name.
-func (r *request) QueueLocked() {
+// queueLocked lets the request wait in the queue of its name.
+func (r *request) queueLocked() {
 	r.health = r.lock.k.queues.Join(r, r.lock.AtServer(), r.health, r.Claim.Asked(), r.queued.retryIn, r.queued.more)
 }
 
-// Queued reports the position in the queue.
-func (r *request) Queued() {
+// reportQueued reports the position in the queue.
+func (r *request) reportQueued() {
 	if r.whenQueued != nil {
 		r.whenQueued()
 	}
-	r.ReportPosition(r.queued.rank)
+	r.reportPosition(r.queued.rank)
 }
 
-// HeartbeatsBy makes all that wait for the name send heartbeats at that time at the latest.
-func (r *request) HeartbeatsBy(at claim.Instant) {
+// heartbeatsBy makes all that wait for the name send heartbeats at that time at the latest.
+func (r *request) heartbeatsBy(at claim.Instant) {
 	r.lock.k.queues.HeartbeatsBy(r, r.lock.AtServer(), at)
 }
 
-// FirstBeatBy makes the first of them do so.
-func (r *request) FirstBeatBy(at claim.Instant) {
+// firstBeatBy makes the first of them do so.
+func (r *request) firstBeatBy(at claim.Instant) {
 	r.lock.k.queues.FirstBeatBy(r, r.lock.AtServer(), at)
 }
 
-// Origin returns the lease that is to be replaced, or nil.
-func (r *request) Origin() *lease.Lease { return r.origin }
-
-// DeliverLocked notes how the request has ended.
-func (r *request) DeliverLocked(granted, closed bool, cause error) {
+// deliverLocked notes how the request has ended.
+func (r *request) deliverLocked(granted, closed bool, cause error) {
 	switch {
 	case !granted:
 		r.err = r.failureLocked(cause)
@@ -231,11 +217,12 @@ func (r *request) DeliverLocked(granted, closed bool, cause error) {
 	}
 }
 
-// Delivered unblocks the caller.
-func (r *request) Delivered(heard bool) (final bool) {
+// delivered unblocks the caller. heard says that a message brought the grant. It reports whether the lease no longer needs the request if no
+// late reply comes.
+func (r *request) delivered(heard bool) (final bool) {
 	l := r.lock
 	if heard {
-		ev := l.Event(lease.WakeupReceived, r.Observation())
+		ev := l.Event(WakeupReceived, r.Observation())
 		ev.Token, ev.Fence = r.Token(), r.Fence()
 		l.Observe(ev)
 	}
@@ -272,7 +259,7 @@ func (r *request) failureLocked(cause error) error {
 
 // unregister removes a request that has ended, so that messages no longer find it and no heartbeat is sent for it.
 func (r *request) unregister() {
-	r.lock.k.Messages.Unregister(r.Serial(), r)
+	r.lock.k.messages.Unregister(r.Serial(), r)
 	r.lock.k.queues.Leave(r, r.lock.AtServer())
 }
 
@@ -429,7 +416,7 @@ func (r *request) replied(c *askCall, a protocol.AcquireReply) {
 	}
 	done := r.StepAt(k.Instant(now), ev, cause)
 	if done.Queue && c.uncounted && k.Subscriber.Reliable(l.Channel) { // acknowledged meanwhile
-		r.HeartbeatsBy(k.Now())
+		r.heartbeatsBy(k.Now())
 	}
 }
 

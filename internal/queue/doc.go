@@ -8,6 +8,6 @@
 //	queue.go   Queue: joining, leaving, heartbeats, their replies and failures
 //	wakeup.go  messages that must come, and what to do if they do not
 //
-// The queue in which callers of one process wait for a mutex (Local of package wait) has no pure form: it is a linked list, and its only
+// The queue in which callers of one process wait for a mutex (localQueues of package keeper) has no pure form: it is a linked list, and its only
 // decision is one comparison. A caller that gives up as its turn comes hands the turn on.
 package queue

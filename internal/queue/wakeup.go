@@ -8,7 +8,7 @@ import (
 )
 
 // A grant is published to the keeper of the waiter. A message can be lost; safety never depends on one. What makes up for a lost one is in
-// internal/wait/README.md. If the server has said, in a reply, what it has published, and the message does not come, then the subscription
+// internal/keeper/README.md. If the server has said, in a reply, what it has published, and the message does not come, then the subscription
 // is stale.
 
 // WakeupTimeout is how long a published message may take before the subscription counts as stale.

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/keeper"
-	"github.com/lockkeeper/lockkeeper/internal/lease"
+
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/random"
 	"github.com/lockkeeper/lockkeeper/internal/server"
@@ -54,21 +54,21 @@ func (l *Lock) observed(ctx context.Context, wait bool) (*Lease, error) {
 type acquisition struct {
 	lock        *Lock
 	caller      context.Context
-	wait        bool               // for other holders
-	observation *lease.Observation // the call, for the observer
+	wait        bool                // for other holders
+	observation *keeper.Observation // the call, for the observer
 	health      *server.Health
 	polls       *random.Backoff // pauses while others hold the lock; nil: they have not yet
 	repeats     *random.Backoff // pauses while no majority answers; nil: one did last time
 	since       time.Time       // when the caller came
 	note        string          // of the caller
 	// leftovers are the unfinished cleanups of earlier attempts, by server. They may be why a server refuses; nil: none.
-	leftovers [][]*lease.Cleanup
+	leftovers [][]*keeper.Cleanup
 
 	ctx    context.Context // of the caller; also ends when a keeper is closed. Set by untilClosed
 	cancel func()
 }
 
-func (l *Lock) acquire(caller context.Context, wait bool, o *lease.Observation) (*Lease, error) {
+func (l *Lock) acquire(caller context.Context, wait bool, o *keeper.Observation) (*Lease, error) {
 	a := acquisition{lock: l, caller: caller, wait: wait, observation: o, since: time.Now()}
 	if caller.Err() != nil {
 		return nil, a.fail(nil) // no server was asked, so nothing is known
@@ -198,7 +198,7 @@ func (a *acquisition) ended(v verdict) error {
 }
 
 // propose starts an attempt: it asks every server.
-func (l *Lock) propose(note string, o *lease.Observation) *Lease {
+func (l *Lock) propose(note string, o *keeper.Observation) *Lease {
 	u := l.newLease(l.newToken(note), o)
 	u.register()
 	for i := range u.members {
@@ -247,10 +247,10 @@ func (u *Lease) await(ctx context.Context) bool {
 
 // awaitCleanups waits until what this attempt, and those before it, left at the servers is released, for ServerTimeout at most.
 // It returns the cleanups that are unfinished then, by server.
-func (u *Lease) awaitCleanups(ctx context.Context, earlier [][]*lease.Cleanup) [][]*lease.Cleanup {
+func (u *Lease) awaitCleanups(ctx context.Context, earlier [][]*keeper.Cleanup) [][]*keeper.Cleanup {
 	limit, cancel := context.WithTimeout(ctx, u.lock.spec.ServerTimeout)
 	defer cancel()
-	unfinished := make([][]*lease.Cleanup, len(u.members))
+	unfinished := make([][]*keeper.Cleanup, len(u.members))
 	for i := range u.members {
 		u.mu.Lock()
 		asked := u.members[i].asked
@@ -261,7 +261,7 @@ func (u *Lease) awaitCleanups(ctx context.Context, earlier [][]*lease.Cleanup) [
 		u.mu.Lock()
 		s := u.members[i]
 		u.mu.Unlock()
-		var list []*lease.Cleanup
+		var list []*keeper.Cleanup
 		if earlier != nil {
 			list = earlier[i]
 		}

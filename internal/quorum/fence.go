@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/lease"
+	"github.com/lockkeeper/lockkeeper/internal/keeper"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
@@ -86,7 +86,7 @@ func (u *Lease) raiseFences() {
 	now := time.Now()
 	type smaller struct {
 		i    int
-		part *lease.Lease
+		part *keeper.Lease
 	}
 	var raise []smaller
 	u.mu.Lock()
@@ -121,7 +121,7 @@ var errRecentRestart = errors.New("the server restarted recently and does not co
 // raiseFence makes a server give fences larger than this one for the lock's name from now on, provided that it still has the part and has run
 // for MinUptime. It does not block. Done is called with nil when the server has confirmed all of that. If the server does not have the part,
 // that is lost before done is called with the reason.
-func (l *Lock) raiseFence(i int, part *lease.Lease, fence int64, done func(error)) {
+func (l *Lock) raiseFence(i int, part *keeper.Lease, fence int64, done func(error)) {
 	at := l.locks[i].AtServer()
 	at.Server().Transport.Send(at.RaiseFenceCall(part.Token(), fence, server.Millis(l.spec.MinUptime), func(call *transport.Call) {
 		r, err := server.Decode(call, func(n []int64) (protocol.RaiseFenceReply, error) { return protocol.ParseRaiseFenceReply(n, fence) })
@@ -139,7 +139,7 @@ func (l *Lock) raiseFence(i int, part *lease.Lease, fence int64, done func(error
 
 // fenceRaised handles the answer of a server that was asked to raise its fence. If it did not, its part of the lease does not
 // count, and the server is asked for the lease again later.
-func (u *Lease) fenceRaised(i int, part *lease.Lease, fence int64, err error) {
+func (u *Lease) fenceRaised(i int, part *keeper.Lease, fence int64, err error) {
 	u.mu.Lock()
 	s := &u.members[i]
 	if s.part != part {

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/lease"
+	"github.com/lockkeeper/lockkeeper/internal/keeper"
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 )
@@ -30,7 +30,7 @@ func (s leaseState) ended() bool { return s == leaseFailed || s == leaseOver }
 type Lease struct {
 	lock        *Lock
 	token       string
-	observation *lease.Observation  // the call that acquired it, for the observer
+	observation *keeper.Observation // the call that acquired it, for the observer
 	since       time.Time           // before the first request was sent; MaxLifetime and the duration in events count from here
 	lifecycle   lifecycle.Lifecycle // ended under mu, together with state
 	changed     chan struct{}       // something has happened at a member; capacity 1
@@ -48,7 +48,7 @@ type Lease struct {
 	lastDeadline     time.Time     // the last deadline that was known
 }
 
-func (l *Lock) newLease(token string, o *lease.Observation) *Lease {
+func (l *Lock) newLease(token string, o *keeper.Observation) *Lease {
 	u := &Lease{lock: l, token: token, observation: o, changed: make(chan struct{}, 1), members: make([]member, len(l.locks))}
 	u.since = time.Now()
 	u.lifecycle.Begin(u)
@@ -99,17 +99,17 @@ func (u *Lease) KeeperClosed() {
 	held, adopting := u.state == leaseHeld, u.keepsPartsLocked()
 	u.mu.Unlock()
 	if (held || adopting) && u.giveUp(u.lock.released) && held {
-		u.observe(lease.Released, nil)
+		u.observe(keeper.Released, nil)
 	}
 	u.notify()
 }
 
 // LeaseEvent handles what happened to one of the parts. It implements lease.Observer.
-func (u *Lease) LeaseEvent(event lease.EventType) (own bool) {
+func (u *Lease) LeaseEvent(event keeper.EventType) (own bool) {
 	switch event {
-	case lease.Renewed:
+	case keeper.Renewed:
 		u.partRenewed()
-	case lease.Lost:
+	case keeper.Lost:
 		u.checkMajority()
 	}
 	u.notify()
@@ -130,7 +130,7 @@ func (u *Lease) checkMajority() {
 	u.mu.Unlock()
 	err := u.lock.lost(answers)
 	if u.giveUp(err) { // the parts that are left keep no other holder out
-		u.observe(lease.Lost, err)
+		u.observe(keeper.Lost, err)
 	}
 }
 
@@ -162,12 +162,12 @@ func (u *Lease) partRenewed() {
 		u.ask(i)
 	}
 	if report {
-		u.observe(lease.Renewed, nil)
+		u.observe(keeper.Renewed, nil)
 	}
 }
 
 // observe passes an event to the first keeper's observer.
-func (u *Lease) observe(event lease.EventType, err error) {
+func (u *Lease) observe(event keeper.EventType, err error) {
 	first := u.lock.locks[0]
 	ev := first.Event(event, u.observation)
 	ev.Token, ev.Fence, ev.Err = u.token, u.Fence(), err
@@ -245,7 +245,7 @@ func (u *Lease) CheckDeadline() {
 		u.mu.Unlock()
 		return
 	}
-	var parts []*lease.Lease
+	var parts []*keeper.Lease
 	if u.tallyLocked(time.Now()).agreed < u.lock.need {
 		parts = u.partsLocked()
 	}
@@ -316,7 +316,7 @@ func (u *Lease) Release(ctx context.Context) error {
 	u.cleanUp()
 	succeeded, answers := u.releaseParts(ctx)
 	u.unregister()
-	u.observe(lease.Released, nil)
+	u.observe(keeper.Released, nil)
 	if succeeded >= u.lock.need {
 		return nil
 	}
@@ -332,7 +332,7 @@ func (u *Lease) Release(ctx context.Context) error {
 	if known >= u.lock.need {
 		return u.lock.lost(answers)
 	}
-	return u.lock.fail(answers, append(append([]error{lease.ErrReleaseUnanswered}, causes...), server.ContextError(ctx))...)
+	return u.lock.fail(answers, append(append([]error{keeper.ErrReleaseUnanswered}, causes...), server.ContextError(ctx))...)
 }
 
 // Extend makes the lease last for ttl from now at least; see lockkeeper.Lease. It returns when a majority has confirmed it, and waits no longer
@@ -344,7 +344,7 @@ func (u *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	if err := u.Err(); err != nil {
 		return err
 	}
-	if err := lease.CheckLifetime(ttl, u.lock.spec.MaxLifetime, u.since); err != nil {
+	if err := keeper.CheckLifetime(ttl, u.lock.spec.MaxLifetime, u.since); err != nil {
 		return u.lock.locks[0].Fail(err)
 	}
 	if err := server.ContextError(ctx); err != nil {
@@ -353,7 +353,7 @@ func (u *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	// Once a majority has confirmed it, the other servers have the rest of the time, also if ctx ends then.
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), u.lock.spec.ServerTimeout)
 	decided := context.AfterFunc(ctx, cancel)
-	succeeded, answers := u.extendParts(ttl, func(part *lease.Lease) error {
+	succeeded, answers := u.extendParts(ttl, func(part *keeper.Lease) error {
 		err := part.Extend(limited, ttl)
 		if err != nil && errors.Is(err, limited.Err()) {
 			return server.ErrNoAnswer // if it was ctx that ended, the error says so once

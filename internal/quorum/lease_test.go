@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
-	"github.com/lockkeeper/lockkeeper/internal/lease"
+	"github.com/lockkeeper/lockkeeper/internal/keeper"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
@@ -101,7 +101,7 @@ func TestMembersLostOneByOne(t *testing.T) {
 		if !asked && !errors.Is(answers[2], server.ErrLost) || answers[3] != nil || answers[4] != nil { // the others may be asked just now
 			t.Errorf("answers %v", answers)
 		}
-		s.wantEvents(lease.Lost)
+		s.wantEvents(keeper.Lost)
 		s.wantError(u.Release(s.Context()), server.ErrLost)
 		s.wantError(u.Extend(s.Context(), ttl), server.ErrLost)
 		s.wantEvents()
@@ -236,7 +236,7 @@ func TestCloseWithMemberInDoubt(t *testing.T) {
 			if !errors.Is(context.Cause(ctx), server.ErrReleased) {
 				t.Errorf("the context's cause is %v", context.Cause(ctx))
 			}
-			s.wantEvents(lease.Released)
+			s.wantEvents(keeper.Released)
 			if closed == 1 {
 				time.Sleep(ttl) // the keeper that was closed first sends nothing any more; the lease there ends by itself
 			}
@@ -300,7 +300,7 @@ func TestRepeatedAttemptsAwaitCleanups(t *testing.T) {
 		synctest.Wait()
 		s.nets[2].Down()
 		u.giveUp(server.ErrReleased)
-		earlier := [][]*lease.Cleanup{nil, nil, nil}
+		earlier := [][]*keeper.Cleanup{nil, nil, nil}
 		start := time.Now()
 		unfinished := u.awaitCleanups(s.Context(), earlier)
 		if d := time.Since(start); d != serverTimeout {
@@ -312,7 +312,7 @@ func TestRepeatedAttemptsAwaitCleanups(t *testing.T) {
 		for _, n := range s.nets {
 			n.Restore()
 		}
-		for _, list := range [][]*lease.Cleanup{unfinished[0], unfinished[2]} {
+		for _, list := range [][]*keeper.Cleanup{unfinished[0], unfinished[2]} {
 			<-list[0].Done()
 		}
 		v := l.propose("", nil)
@@ -320,7 +320,7 @@ func TestRepeatedAttemptsAwaitCleanups(t *testing.T) {
 		v.giveUp(server.ErrReleased)
 		start = time.Now()
 		unfinished = v.awaitCleanups(s.Context(), unfinished) // with those before it
-		if d := time.Since(start); d > serverTimeout/2 || slices.ContainsFunc(unfinished, func(list []*lease.Cleanup) bool { return len(list) > 0 }) {
+		if d := time.Since(start); d > serverTimeout/2 || slices.ContainsFunc(unfinished, func(list []*keeper.Cleanup) bool { return len(list) > 0 }) {
 			t.Errorf("unfinished after %v: %v", d, unfinished)
 		}
 		s.wantOwned("", 0, 1, 2)

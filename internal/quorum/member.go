@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/keeper"
-	"github.com/lockkeeper/lockkeeper/internal/lease"
+
 	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
@@ -28,11 +28,11 @@ type member struct {
 	asked   chan struct{} // closed when that ask has ended; nil: there was none
 	stop    func()        // gives it up
 
-	part       *lease.Lease   // the last lease that was granted, perhaps lost by now; nil: none, or it does not count
-	fenceFloor int64          // the server gives only fences larger than this, or equal for the part itself; 0: not known
-	retryAfter time.Duration  // if it refused: when the lease in the way expires at the latest; 0: not known
-	inDoubt    bool           // the server may have, or still grant, a lease that part is not
-	cleanup    *lease.Cleanup // releases what is in doubt, once the whole lease or the keeper has ended
+	part       *keeper.Lease   // the last lease that was granted, perhaps lost by now; nil: none, or it does not count
+	fenceFloor int64           // the server gives only fences larger than this, or equal for the part itself; 0: not known
+	retryAfter time.Duration   // if it refused: when the lease in the way expires at the latest; 0: not known
+	inDoubt    bool            // the server may have, or still grant, a lease that part is not
+	cleanup    *keeper.Cleanup // releases what is in doubt, once the whole lease or the keeper has ended
 }
 
 // granted reports whether the server has granted the lease, as far as is known.
@@ -48,7 +48,7 @@ func (s *member) live(now time.Time) bool {
 }
 
 // currentCleanup is what releases what there is at the server; nil: nothing was there, or nothing has begun to release it.
-func (s *member) currentCleanup() *lease.Cleanup {
+func (s *member) currentCleanup() *keeper.Cleanup {
 	if s.cleanup == nil && s.part != nil {
 		return s.part.Cleanup()
 	}
@@ -161,8 +161,8 @@ func (u *Lease) answersLocked() []error {
 }
 
 // partsLocked is the parts at all servers, including those that have ended.
-func (u *Lease) partsLocked() []*lease.Lease {
-	var list []*lease.Lease
+func (u *Lease) partsLocked() []*keeper.Lease {
+	var list []*keeper.Lease
 	for i := range u.members {
 		if part := u.members[i].part; part != nil {
 			list = append(list, part)
@@ -172,10 +172,10 @@ func (u *Lease) partsLocked() []*lease.Lease {
 }
 
 // grantedParts is the part of each server; nil: it has granted none.
-func (u *Lease) grantedParts() []*lease.Lease {
+func (u *Lease) grantedParts() []*keeper.Lease {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	parts := make([]*lease.Lease, len(u.members))
+	parts := make([]*keeper.Lease, len(u.members))
 	for i := range u.members {
 		if s := &u.members[i]; s.granted() {
 			parts[i] = s.part
@@ -215,7 +215,7 @@ func (u *Lease) onMajority(do func(i int) (done bool, err error)) (succeeded int
 }
 
 // extendParts extends each part that was granted; one that is granted later gets the ttl from answered.
-func (u *Lease) extendParts(ttl time.Duration, extend func(part *lease.Lease) error) (succeeded int, answers []error) {
+func (u *Lease) extendParts(ttl time.Duration, extend func(part *keeper.Lease) error) (succeeded int, answers []error) {
 	u.mu.Lock()
 	before := u.ttl
 	longest := max(before, ttl)
@@ -243,7 +243,7 @@ func (u *Lease) extendParts(ttl time.Duration, extend func(part *lease.Lease) er
 // how many succeeded, and the answer of each server.
 func (u *Lease) releaseParts(ctx context.Context) (succeeded int, answers []error) {
 	if ctx.Err() != nil {
-		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), lease.CancelGrace)
+		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), keeper.CancelGrace)
 		defer cancel()
 		ctx = within
 	}
@@ -252,7 +252,7 @@ func (u *Lease) releaseParts(ctx context.Context) (succeeded int, answers []erro
 	u.mu.Lock()
 	u.stopReleasing = cancel
 	u.mu.Unlock()
-	cleanups, errs := make([]*lease.Cleanup, len(u.members)), make([]error, len(u.members))
+	cleanups, errs := make([]*keeper.Cleanup, len(u.members)), make([]error, len(u.members))
 	parts := u.grantedParts()
 	for i, part := range parts { // sent here, so that no server waits for a goroutine to begin
 		if part != nil {

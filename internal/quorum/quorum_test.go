@@ -19,7 +19,7 @@ import (
 	miniserver "github.com/alicebob/miniredis/v2/server"
 	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/lockkeeper/lockkeeper/internal/keeper"
-	"github.com/lockkeeper/lockkeeper/internal/lease"
+
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
@@ -55,7 +55,7 @@ type fixture struct {
 	parts   int // made by part
 
 	mu     sync.Mutex
-	events []lease.Event // of the first engine
+	events []keeper.Event // of the first engine
 }
 
 // failure is an error as Spec.Fail makes it.
@@ -87,7 +87,7 @@ func inBubble(t *testing.T, servers int, test func(s *fixture)) {
 			})
 			s.servers = append(s.servers, m)
 		}
-		s.nets, s.keepers = s.process(func(e lease.Event) {
+		s.nets, s.keepers = s.process(func(e keeper.Event) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.events = append(s.events, e)
@@ -111,7 +111,7 @@ func subtest(t *testing.T, name string, servers int, test func(s *fixture)) {
 }
 
 // process returns the networks and keepers of another process. The observer is that of its first keeper.
-func (s *fixture) process(observe func(lease.Event)) (nets []*faultnet.Net, keepers []*keeper.Keeper) {
+func (s *fixture) process(observe func(keeper.Event)) (nets []*faultnet.Net, keepers []*keeper.Keeper) {
 	s.Helper()
 	for _, m := range s.servers {
 		n := faultnet.New(faultnet.Buffer(func(context.Context, string, string) (net.Conn, error) { return m.Dial() }))
@@ -246,12 +246,12 @@ func (s *fixture) forgetEvents() {
 }
 
 // wantEvents checks the types of the first engine's events since the last call.
-func (s *fixture) wantEvents(want ...lease.EventType) {
+func (s *fixture) wantEvents(want ...keeper.EventType) {
 	s.Helper()
 	synctest.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var got []lease.EventType
+	var got []keeper.EventType
 	for _, e := range s.events {
 		got = append(got, e.Type)
 	}
@@ -271,11 +271,11 @@ func memberOf(u *Lease, i int) member {
 // ignored is an owner of parts whose events nobody needs.
 type ignored struct{}
 
-func (ignored) LeaseEvent(lease.EventType) bool { return true }
-func (ignored) CleanedUp()                      {}
+func (ignored) LeaseEvent(keeper.EventType) bool { return true }
+func (ignored) CleanedUp()                       {}
 
 // part returns a lease at the first server that could be a part: it ends ttl from now and has this fence.
-func (s *fixture) part(ttl time.Duration, fence int64) *lease.Lease {
+func (s *fixture) part(ttl time.Duration, fence int64) *keeper.Lease {
 	s.Helper()
 	s.parts++
 	l, err := s.keepers[0].Lock(keeper.Spec{

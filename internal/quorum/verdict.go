@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/keeper"
-	"github.com/lockkeeper/lockkeeper/internal/lease"
+
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 )
@@ -56,7 +56,7 @@ type verdict struct {
 
 // verdict is the result of an attempt that failed. A refusal is not evidence of another holder where a cleanup of an earlier
 // attempt is unfinished.
-func (u *Lease) verdict(leftovers [][]*lease.Cleanup) verdict {
+func (u *Lease) verdict(leftovers [][]*keeper.Cleanup) verdict {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	v := verdict{answers: u.answersLocked()}

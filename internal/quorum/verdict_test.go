@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/keeper"
-	"github.com/lockkeeper/lockkeeper/internal/lease"
+
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 )
@@ -52,7 +52,7 @@ func TestTallyFailed(t *testing.T) {
 func TestTallyCountsMembersByState(t *testing.T) {
 	inBubble(t, 1, func(s *fixture) {
 		fence := time.Now().Add(time.Hour).UnixMicro()
-		part := func() *lease.Lease { return s.part(time.Minute, fence) }
+		part := func() *keeper.Lease { return s.part(time.Minute, fence) }
 		over := s.part(time.Second, fence)
 		lost := part()
 		time.Sleep(time.Second)
@@ -187,10 +187,10 @@ func TestVerdictOfOwnLeftovers(t *testing.T) {
 	inBubble(t, 1, func(s *fixture) {
 		refused := member{state: memberFailed, err: server.ErrNotAcquired, retryAfter: time.Second}
 		u := s.leaseOf(refused, refused, member{state: memberFailed, err: server.ErrNoAnswer})
-		if v := u.verdict([][]*lease.Cleanup{nil, nil, {nil}}); !v.contended {
+		if v := u.verdict([][]*keeper.Cleanup{nil, nil, {nil}}); !v.contended {
 			t.Errorf("two refusals of three are no contention: %v", v.answers)
 		}
-		v := u.verdict([][]*lease.Cleanup{nil, {nil}, nil})
+		v := u.verdict([][]*keeper.Cleanup{nil, {nil}, nil})
 		if v.contended || v.hopeless || !errors.Is(server.Chain(v.causes...), server.ErrUnavailable) {
 			t.Errorf("contended %v, hopeless %v, causes %v", v.contended, v.hopeless, v.causes)
 		}

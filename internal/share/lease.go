@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/lease"
+	"github.com/lockkeeper/lockkeeper/internal/keeper"
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 )
@@ -15,7 +15,7 @@ import (
 // shared lease. It is safe for concurrent use.
 type Lease struct {
 	shared      *shared
-	observation *lease.Observation // the call, for the observer
+	observation *keeper.Observation // the call, for the observer
 	state       atomic.Uint32
 	lifecycle   atomic.Pointer[lifecycle.Lifecycle] // nil until somebody wants to know when the lease ends; most callers do not
 }
@@ -28,7 +28,7 @@ const (
 )
 
 // newLease returns the lease of a caller who is inside.
-func (s *shared) newLease(o *lease.Observation) *Lease { return &Lease{shared: s, observation: o} }
+func (s *shared) newLease(o *keeper.Observation) *Lease { return &Lease{shared: s, observation: o} }
 
 // Name returns what is locked.
 func (h *Lease) Name() string { return h.shared.lock.Name() }
@@ -132,7 +132,7 @@ func (h *Lease) end(lost error) bool {
 		lc.End(h.Err())()
 	}
 	if h.observation != nil && (lost == nil || errors.Is(lost, server.ErrReleased)) {
-		ev := h.shared.lock.Event(lease.Released, h.observation)
+		ev := h.shared.lock.Event(keeper.Released, h.observation)
 		ev.Token, ev.Fence, ev.Local = h.shared.lease.Granted(), h.Fence(), true
 		h.observation.OfLease(ev)
 	}

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/keeper"
-	"github.com/lockkeeper/lockkeeper/internal/lease"
+
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 )
@@ -95,7 +95,7 @@ func (l *Lock) AdoptError() error {
 }
 
 // acquire makes the caller one of those inside a lease. local says that the process had the lease.
-func (l *Lock) acquire(ctx context.Context, n *name, permits int, wait bool, o *lease.Observation) (s *shared, local bool, err error) {
+func (l *Lock) acquire(ctx context.Context, n *name, permits int, wait bool, o *keeper.Observation) (s *shared, local bool, err error) {
 	if err := server.ContextError(ctx); err != nil {
 		return nil, false, l.lock.Fail(err)
 	}
@@ -196,7 +196,7 @@ func (l *Lock) Exclude(ctx context.Context, answered bool) (resume func()) {
 
 // Convert is that of keeper.Lock for a lease that may be shared. It ends the sharing and waits until the caller is the only one inside. If
 // another caller inside waits for the same, it returns ErrConflict at once.
-func Convert(ctx context.Context, l *keeper.Lock, from *Lease, t keeper.Terms) (*lease.Lease, error) {
+func Convert(ctx context.Context, l *keeper.Lock, from *Lease, t keeper.Terms) (*keeper.Lease, error) {
 	s, n := from.shared, from.shared.of
 	if !s.lock.Same(l.AtServer()) {
 		return nil, l.Invalid("the lease is of %s %q, of another keeper or another lock; pass a lease of this lock", l.Kind(), from.Name())

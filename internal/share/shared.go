@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/keeper"
-	"github.com/lockkeeper/lockkeeper/internal/lease"
+
 	"github.com/lockkeeper/lockkeeper/internal/timers"
 )
 
@@ -16,7 +16,7 @@ type shared struct {
 	of       *name
 	lock     *keeper.Lock
 	permits  int           // of a semaphore; else 0
-	lease    *lease.Lease  // set by grant
+	lease    *keeper.Lease // set by grant
 	timer    timers.Timer  // at the end of Linger
 	released chan struct{} // closed when the server has nothing of the lease any more
 
@@ -25,7 +25,7 @@ type shared struct {
 }
 
 // grant notes that the server has granted the lease.
-func (s *shared) grant(h *lease.Lease, linger time.Duration) {
+func (s *shared) grant(h *keeper.Lease, linger time.Duration) {
 	s.lease = h
 	end := time.Now().Add(linger)
 	if deadline, _ := h.State(); deadline.Before(end) {
@@ -124,9 +124,9 @@ func (s *shared) CleanedUp() {
 }
 
 // LeaseEvent implements lease.Observer. The callers report the release, each of what it was granted.
-func (s *shared) LeaseEvent(what lease.EventType) (own bool) {
-	if what == lease.Refused {
+func (s *shared) LeaseEvent(what keeper.EventType) (own bool) {
+	if what == keeper.Refused {
 		s.close()
 	}
-	return what == lease.Released
+	return what == keeper.Released
 }

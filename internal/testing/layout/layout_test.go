@@ -18,8 +18,8 @@ import (
 // The bounds of the core keep it from growing unnoticed: lower them with each step that makes it smaller, and raise them only for what the
 // library gains.
 const (
-	maxCoreLines = 15_646
-	maxNamesakes = 8 // types called Lock or Lease
+	maxCoreLines = 15_533
+	maxNamesakes = 7 // types called Lock or Lease
 )
 
 // TestCore checks the bounds, and logs the figures.
