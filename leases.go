@@ -79,7 +79,7 @@ func (ls *Leases) Context(parent context.Context) context.Context {
 	return ls.group.ContextFor(parent, ls)
 }
 
-// Extend makes every lease expire ttl from now; see [Lease.Extend]. It blocks until all requests have ended, which are made at the same
+// Extend makes every lease last for at least ttl from now; see [Lease.Extend]. It blocks until all requests have ended, which are made at the same
 // time. If some fail, the error wraps those of all of them, and the others are extended.
 func (ls *Leases) Extend(ctx context.Context, ttl time.Duration) error {
 	if ls == nil {
