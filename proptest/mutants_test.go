@@ -143,7 +143,7 @@ var mutants = []mutant{
 	{"an Extend to less lowers what renewals ask for", "internal/claim/lease.go", "		c.ttl, c.metadataAt = max(c.ttl, e.TTL), now\n", "		c.ttl, c.metadataAt = e.TTL, now\n", "internal/claim tests"},
 	{"a cancelled wait is not released", "internal/claim/request.go", "	if !c.copies.needCleanup() || c", "	if true || c", "fair"},
 	{"a grant that arrived too late is not requested again", "internal/claim/request.go", "		} else {\n			c.ask(false, out)\n		}\n	case Queued:\n", "		}\n	case Queued:\n", "fair"},
-	{"a waiter is not added to its queue", "internal/keeper/queue.go", "	q.state.Join(&q.of.rules, q.of.k.Now(), retryIn, more, &out)\n", "", "fair"},
+	{"a waiter is not added to its queue", "internal/keeper/queue.go", "	q.state.Join(&q.of.rules, q.of.k.Now(), r.queued.retryIn, r.queued.more, &out)\n", "", "fair"},
 	{"a turn in the local queue is lost when its caller is cancelled", "internal/keeper/local.go", "	w.Leave(key) // the turn came at the same time: hand it on\n", "", "mutex"},
 	{"a turn in the local queue is not passed on", "internal/keeper/local.go", "	close(q.waiting.Remove(first).(chan struct{}))\n", "	q.waiting.Remove(first)\n", "mutex"},
 	{"a request without a reply is not retried", "internal/claim/request.go", "			c.paused, out.Pause = true, true\n", "			c.paused = true\n", "fair"},

@@ -57,7 +57,7 @@ func (a *actions) begin(h *Lease, now claim.Instant, ev *claim.Event, cause erro
 		a.ask = &h.request.newCallLocked(a.AskGeneral).Call
 	}
 	if a.Queue {
-		h.request.queueLocked()
+		k.queues.join(h.request)
 	}
 	if a.Deliver {
 		a.deliver(h, cause)
@@ -127,10 +127,10 @@ func (a *actions) finish(h *Lease, by func(*transport.Call)) {
 		a.request.reportQueued()
 	}
 	if a.HeartbeatBy > 0 {
-		a.request.heartbeatsBy(a.HeartbeatBy)
+		l.k.queues.heartbeatsBy(a.request, a.HeartbeatBy)
 	}
 	if a.FirstBeatBy > 0 {
-		a.request.firstBeatBy(a.FirstBeatBy)
+		l.k.queues.firstBeatBy(a.request, a.FirstBeatBy)
 	}
 	switch {
 	case !a.AskBreaker:

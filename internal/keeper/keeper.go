@@ -119,7 +119,7 @@ func New(cfg Config) *Keeper {
 	s := server.New(cfg.Config, pubsub.Config{Received: k.messages.Received, Subscribed: k.subscribed, Denied: k.denied, InUse: k.inUse})
 	k.Server, k.observe, k.leaks.s = s, cfg.Observe, s
 	k.queues = newWaitQueues(k)
-	k.local = newLocalQueues(s, k.queues.HeartbeatIfStale)
+	k.local = newLocalQueues(s, k.queues.heartbeatIfStale)
 	k.leaks.timer.Handler = timers.Func(k.leaks.logCounted)
 	k.dropped = runtime.AddCleanup(k, (*client.Client).Closed, cfg.Client)
 	if cfg.Client.Opened() {
@@ -131,7 +131,7 @@ func New(cfg Config) *Keeper {
 
 // subscribed handles the acknowledgement of a subscription. Messages may have been lost before it, so all waiters of the channel send a
 // heartbeat.
-func (k *Keeper) subscribed(channel string) { k.queues.HeartbeatsOf(channel) }
+func (k *Keeper) subscribed(channel string) { k.queues.heartbeatsOf(channel) }
 
 // inUse returns the ids of the keeper, with the addresses, in the tokens of its requests and leases.
 func (k *Keeper) inUse() map[string]bool {
@@ -151,7 +151,7 @@ func (k *Keeper) inUse() map[string]bool {
 func (k *Keeper) denied(channel string, err error) {
 	k.Config.Log.Warn("lockkeeper: no right to subscribe to wake-ups; waiters ask at their heartbeats instead",
 		"channel", channel, "error", err)
-	k.queues.HeartbeatsOf(channel)
+	k.queues.heartbeatsOf(channel)
 }
 
 // Leases returns how many leases are held.
@@ -161,7 +161,7 @@ func (k *Keeper) Leases() int { return k.leases.count() }
 func (k *Keeper) Requests() int { return k.messages.Requests() }
 
 // Waiters returns how many requests the server has queued.
-func (k *Keeper) Waiters() int { return k.queues.Waiters() }
+func (k *Keeper) Waiters() int { return k.queues.waiters() }
 
 // Close wakes all waiters with ErrClosed, releases what they and the holders have, and waits until that is done, for
 // CloseTimeout. go-redis cannot be interrupted, so commands whose answers have not come by then, and the goroutines that wait

@@ -54,46 +54,46 @@ func (ws *waitQueues) newQueue(l *server.Lock, health *server.Health) *waitQueue
 
 // setTimerLocked sets the timer as the state says. The caller holds mu, so that another event does not come between.
 func (q *waitQueue) setTimerLocked(out *queue.Effects) {
-	s := q.of.k
+	k := q.of.k
 	switch {
 	case out.Empty:
-		s.Timers.Cancel(&q.timer)
+		k.Timers.Cancel(&q.timer)
 	case out.Timer > 0:
-		s.Timers.Set(&q.timer, s.Time(out.Timer))
+		k.Timers.Set(&q.timer, k.Time(out.Timer))
 	}
 }
 
-// Join adds a request that the server has queued to those of the lock's name, and schedules the next heartbeat. The call whose reply said so
-// was sent at that time; the reply also said when the request may be granted the lock, in ms, or that there is more to be admitted at once.
-// It returns the health that the waiters share: that of the first of them.
-func (ws *waitQueues) Join(w *request, l *server.Lock, health *server.Health, asked claim.Instant, retryIn int64, more bool) *server.Health {
-	id, _, _ := strings.Cut(w.Token(), ":")
+// join adds a request that the server has queued to those of its name, and schedules the next heartbeat. The waiters share the health of the
+// first of them from then on. The caller holds the request's mutex.
+func (ws *waitQueues) join(r *request) {
+	l, key := r.lock.AtServer(), r.lock.KeyOf(server.QueueKey)
+	id, _, _ := strings.Cut(r.token, ":")
 	ws.mu.Lock()
 	ws.k.Subscriber.Use(l.Channel, id)
-	q := ws.byName[l.KeyOf(server.QueueKey)]
+	q := ws.byName[key]
 	if q == nil {
-		q = ws.newQueue(l, health)
-		ws.byName[l.KeyOf(server.QueueKey)] = q
+		q = ws.newQueue(l, r.health)
+		ws.byName[key] = q
 		ws.k.Subscriber.Hold(l.Channel)
 	}
-	q.join(w, retryIn, more)
+	q.join(r)
 	ws.mu.Unlock()
-	q.health.Answered(ws.k.Time(asked))
-	return q.health
+	r.health = q.health
+	r.health.Answered(ws.k.Time(r.Claim.Asked()))
 }
 
-// join adds a request.
-func (q *waitQueue) join(w *request, retryIn int64, more bool) {
+// join adds a request. The caller holds the request's mutex.
+func (q *waitQueue) join(r *request) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.requests[w] = struct{}{}
+	q.requests[r] = struct{}{}
 	var out queue.Effects
-	q.state.Join(&q.of.rules, q.of.k.Now(), retryIn, more, &out)
+	q.state.Join(&q.of.rules, q.of.k.Now(), r.queued.retryIn, r.queued.more, &out)
 	q.setTimerLocked(&out)
 }
 
-// Waiters returns how many requests are in the queues.
-func (ws *waitQueues) Waiters() (n int) {
+// waiters returns how many requests are in the queues.
+func (ws *waitQueues) waiters() (n int) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	for _, q := range ws.byName {
@@ -104,51 +104,51 @@ func (ws *waitQueues) Waiters() (n int) {
 	return n
 }
 
-// Leave removes a request, if it is in the queue of the lock's name, and the queue if it is empty.
-func (ws *waitQueues) Leave(w *request, l *server.Lock) {
+// leave removes a request, if it is in the queue of its name, and the queue if it is empty.
+func (ws *waitQueues) leave(r *request) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	key := l.KeyOf(server.QueueKey)
-	if q := ws.byName[key]; q != nil && q.leave(w) {
+	key := r.lock.KeyOf(server.QueueKey)
+	if q := ws.byName[key]; q != nil && q.leave(r) {
 		delete(ws.byName, key)
 		ws.k.Subscriber.Release(q.lock.Channel)
 	}
 }
 
 // leave removes a request, if it is in the queue, and reports whether nobody waits any more.
-func (q *waitQueue) leave(w *request) (empty bool) {
+func (q *waitQueue) leave(r *request) (empty bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if _, queued := q.requests[w]; !queued {
+	if _, queued := q.requests[r]; !queued {
 		return false
 	}
-	delete(q.requests, w)
+	delete(q.requests, r)
 	var out queue.Effects
 	q.state.Leave(&out)
 	q.setTimerLocked(&out)
 	return out.Empty
 }
 
-// FirstBeatBy makes the first waiter of the request's queue send a heartbeat at that time at the latest, as a message asked for.
-func (ws *waitQueues) FirstBeatBy(w *request, l *server.Lock, at claim.Instant) {
+// firstBeatBy makes the first waiter of the request's queue send a heartbeat at that time at the latest, as a message asked for.
+func (ws *waitQueues) firstBeatBy(r *request, at claim.Instant) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	if q := ws.queueLocked(w, l); q != nil {
+	if q := ws.queueLocked(r); q != nil {
 		q.change(func(out *queue.Effects) { q.state.Notified(ws.k.Now(), at, out) })
 	}
 }
 
-// HeartbeatsBy makes all waiters of the request's queue send heartbeats at that time at the latest.
-func (ws *waitQueues) HeartbeatsBy(w *request, l *server.Lock, at claim.Instant) {
+// heartbeatsBy makes all waiters of the request's queue send heartbeats at that time at the latest.
+func (ws *waitQueues) heartbeatsBy(r *request, at claim.Instant) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	if q := ws.queueLocked(w, l); q != nil {
+	if q := ws.queueLocked(r); q != nil {
 		q.heartbeatsBy(at)
 	}
 }
 
-// HeartbeatsOf makes all waiters of a channel send heartbeats now.
-func (ws *waitQueues) HeartbeatsOf(channel string) {
+// heartbeatsOf makes all waiters of a channel send heartbeats now.
+func (ws *waitQueues) heartbeatsOf(channel string) {
 	now := ws.k.Now()
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -159,10 +159,10 @@ func (ws *waitQueues) HeartbeatsOf(channel string) {
 	}
 }
 
-// WasEmpty handles a release, sent at that time, that found the queue empty. If the server had queued a waiter of this keeper before, it has
+// wasEmpty handles a release, sent at that time, that found the queue empty. If the server had queued a waiter of this keeper before, it has
 // lost the queue, as happens when its clock is set forward. The waiters then send heartbeats at once, since the lock may otherwise stay free
 // until the next heartbeat.
-func (ws *waitQueues) WasEmpty(l *server.Lock, sent time.Time) {
+func (ws *waitQueues) wasEmpty(l *server.Lock, sent time.Time) {
 	ws.mu.Lock()
 	q := ws.byName[l.KeyOf(server.QueueKey)]
 	ws.mu.Unlock()
@@ -174,14 +174,14 @@ func (ws *waitQueues) WasEmpty(l *server.Lock, sent time.Time) {
 	q.mu.Unlock()
 	for _, w := range waiters {
 		if c := w.Snapshot(); c.Place() != 0 && c.Asked() < ws.k.Instant(sent) {
-			ws.HeartbeatsBy(w, l, ws.k.Now())
+			ws.heartbeatsBy(w, ws.k.Now())
 			return
 		}
 	}
 }
 
-// HeartbeatIfStale makes the first waiter of a name send a heartbeat now if the last answer is not recent.
-func (ws *waitQueues) HeartbeatIfStale(key string) {
+// heartbeatIfStale makes the first waiter of a name send a heartbeat now if the last answer is not recent.
+func (ws *waitQueues) heartbeatIfStale(key string) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	if q := ws.byName[key]; q != nil && q.health.Stale(time.Now(), ws.k.Freshness()) {
@@ -190,14 +190,14 @@ func (ws *waitQueues) HeartbeatIfStale(key string) {
 }
 
 // queueLocked returns the waitQueue that the request is in, or nil if it has left it.
-func (ws *waitQueues) queueLocked(w *request, l *server.Lock) *waitQueue {
-	q := ws.byName[l.KeyOf(server.QueueKey)]
+func (ws *waitQueues) queueLocked(r *request) *waitQueue {
+	q := ws.byName[r.lock.KeyOf(server.QueueKey)]
 	if q == nil {
 		return nil
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if _, queued := q.requests[w]; !queued {
+	if _, queued := q.requests[r]; !queued {
 		return nil
 	}
 	return q
@@ -237,7 +237,7 @@ func (q *waitQueue) onTimer(now time.Time) {
 }
 
 // step tells a waiter's claim of an event.
-func (q *waitQueue) step(w *request, ev claim.Event, cause error) { w.StepAt(q.of.k.Now(), ev, cause) }
+func (q *waitQueue) step(r *request, ev claim.Event, cause error) { r.StepAt(q.of.k.Now(), ev, cause) }
 
 // firstWaiter returns the waiter that is ahead of the others in the queue.
 func firstWaiter(waiters []*request) (first *request) {

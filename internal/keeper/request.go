@@ -135,7 +135,7 @@ func (r *request) wait(ctx context.Context) {
 			<-r.lock.k.ending
 			return
 		case <-near:
-			r.lock.k.queues.HeartbeatIfStale(r.lock.KeyOf(server.QueueKey))
+			r.lock.k.queues.heartbeatIfStale(r.lock.KeyOf(server.QueueKey))
 		}
 	}
 }
@@ -184,27 +184,12 @@ func (r *request) withdrawLocked() (withdrawn bool) {
 	return withdrawn
 }
 
-// queueLocked lets the request wait in the queue of its name.
-func (r *request) queueLocked() {
-	r.health = r.lock.k.queues.Join(r, r.lock.AtServer(), r.health, r.Claim.Asked(), r.queued.retryIn, r.queued.more)
-}
-
 // reportQueued reports the position in the queue.
 func (r *request) reportQueued() {
 	if r.whenQueued != nil {
 		r.whenQueued()
 	}
 	r.reportPosition(r.queued.rank)
-}
-
-// heartbeatsBy makes all that wait for the name send heartbeats at that time at the latest.
-func (r *request) heartbeatsBy(at claim.Instant) {
-	r.lock.k.queues.HeartbeatsBy(r, r.lock.AtServer(), at)
-}
-
-// firstBeatBy makes the first of them do so.
-func (r *request) firstBeatBy(at claim.Instant) {
-	r.lock.k.queues.FirstBeatBy(r, r.lock.AtServer(), at)
 }
 
 // deliverLocked notes how the request has ended.
@@ -260,7 +245,7 @@ func (r *request) failureLocked(cause error) error {
 // unregister removes a request that has ended, so that messages no longer find it and no heartbeat is sent for it.
 func (r *request) unregister() {
 	r.lock.k.messages.Unregister(r.Serial(), r)
-	r.lock.k.queues.Leave(r, r.lock.AtServer())
+	r.lock.k.queues.leave(r)
 }
 
 // askCall is one call of acquire.lua, of allow.lua if the caller wants to know the quota, or of the fast script in place of these.
@@ -416,7 +401,7 @@ func (r *request) replied(c *askCall, a protocol.AcquireReply) {
 	}
 	done := r.StepAt(k.Instant(now), ev, cause)
 	if done.Queue && c.uncounted && k.Subscriber.Reliable(l.Channel) { // acknowledged meanwhile
-		r.heartbeatsBy(k.Now())
+		k.queues.heartbeatsBy(r, k.Now())
 	}
 }
 
