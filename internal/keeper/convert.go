@@ -12,7 +12,7 @@ import (
 // lease and grants the new one in one step, so there is no moment at which neither is held. If the conversion fails, the old
 // lease is held as before.
 //
-// If ctx ends or the server does not answer before the outcome is known, Convert determines the outcome, for lease.CancelGrace in
+// If ctx ends or the server does not answer before the outcome is known, Convert determines the outcome, for CancelGrace in
 // the caller's time and then in the background. If the conversion turns out to have taken effect within that time, the new
 // lease is returned. Otherwise the caller keeps what both leases permit. If the new lease permits less (t.Direct), Convert
 // returns a lease that permits as much as the new one. If it permits more, the caller keeps the old lease and gets the

@@ -8,7 +8,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 )
 
-// actions are what the driver does after a step of a claim: at first what must not be seen apart from it, with the lease's mu locked, and
+// actions are what is done after a step of a claim: at first what must not be seen apart from it, with the lease's mu locked, and
 // then the rest.
 type actions struct {
 	claim.Effects

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
-
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"

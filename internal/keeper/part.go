@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
-
 	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
@@ -37,7 +36,7 @@ func (k *Keeper) RemoveOnClose(o CloseObserver) {
 // AwaitsReplicas reports whether the keeper hands out leases only when replicas have acknowledged them.
 func (k *Keeper) AwaitsReplicas() bool { return k.cfg.ReplicaAck.enabled() }
 
-// Keeper is the keeper of the lock's keeper.
+// Keeper returns the keeper of the lock.
 func (l *Lock) Keeper() *Keeper { return l.k }
 
 // WaitLocally blocks until the caller is the first one of this process that wants the lock's name. It returns what the callers before have

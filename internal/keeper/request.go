@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
-
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/transport"

@@ -104,7 +104,7 @@ func (u *Lease) KeeperClosed() {
 	u.notify()
 }
 
-// LeaseEvent handles what happened to one of the parts. It implements lease.Observer.
+// LeaseEvent handles what happened to one of the parts. It implements keeper.Observer.
 func (u *Lease) LeaseEvent(event keeper.EventType) (own bool) {
 	switch event {
 	case keeper.Renewed:
@@ -116,7 +116,7 @@ func (u *Lease) LeaseEvent(event keeper.EventType) (own bool) {
 	return true
 }
 
-// CleanedUp implements lease.Observer.
+// CleanedUp implements keeper.Observer.
 func (u *Lease) CleanedUp() {}
 
 // checkMajority ends the lease as lost if no majority is left.

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/keeper"
-
 	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
@@ -239,7 +238,7 @@ func (u *Lease) extendParts(ttl time.Duration, extend func(part *keeper.Lease) e
 }
 
 // releaseParts releases the parts, and waits until a majority of the servers has nothing of the lease any more, until all have
-// ended, until ctx ends, or for lease.CancelGrace if it has ended before, or until the Close of a keeper waits no longer. It returns
+// ended, until ctx ends, or for keeper.CancelGrace if it has ended before, or until the Close of a keeper waits no longer. It returns
 // how many succeeded, and the answer of each server.
 func (u *Lease) releaseParts(ctx context.Context) (succeeded int, answers []error) {
 	if ctx.Err() != nil {

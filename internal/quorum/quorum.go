@@ -2,7 +2,7 @@
 // about one server, and package redlock is its front end.
 //
 // A Lock asks all servers for a lease under one token (attempt.go, verdict.go). Each server that grants it has a part of the
-// Lease: a lease.Lease, which renews itself (member.go). The Lease is handed out when a majority has a part and gives only
+// Lease: a keeper.Lease, which renews itself (member.go). The Lease is handed out when a majority has a part and gives only
 // larger fences from then on (fence.go), and is lost when no majority is left (lease.go). docs/protocol.md says why that is safe.
 //
 // # Locks

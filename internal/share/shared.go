@@ -6,11 +6,10 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/keeper"
-
 	"github.com/lockkeeper/lockkeeper/internal/timers"
 )
 
-// shared is one lease of the server, and who is inside. It implements lease.Observer.
+// shared is one lease of the server, and who is inside. It implements keeper.Observer.
 type shared struct {
 	Gate
 	of       *name
@@ -104,7 +103,7 @@ func (s *shared) over() {
 	n.idle = slices.DeleteFunc(n.idle, func(x *shared) bool { return x == s })
 }
 
-// CleanedUp implements lease.Observer. It notes that the server has nothing of the lease any more, once that is so.
+// CleanedUp implements keeper.Observer. It notes that the server has nothing of the lease any more, once that is so.
 func (s *shared) CleanedUp() {
 	n := s.of
 	n.mu.Lock()
@@ -123,7 +122,7 @@ func (s *shared) CleanedUp() {
 	}
 }
 
-// LeaseEvent implements lease.Observer. The callers report the release, each of what it was granted.
+// LeaseEvent implements keeper.Observer. The callers report the release, each of what it was granted.
 func (s *shared) LeaseEvent(what keeper.EventType) (own bool) {
 	if what == keeper.Refused {
 		s.close()
