@@ -117,7 +117,13 @@ func observe(client *redis.Client, opts *lockkeeper.Options) (*lockkeeper.Keeper
 		return nil, nil, err
 	}
 	keeper, err := lockkeeper.New(client, opts)
-	return keeper, promhttp.HandlerFor(registry, promhttp.HandlerOpts{}), err
+	if err != nil {
+		return nil, nil, err
+	}
+	if _, err := otellockkeeper.Observe(keeper, otellockkeeper.WithMeterProvider(provider)); err != nil { // until the process ends
+		return nil, nil, errors.Join(err, keeper.Close())
+	}
+	return keeper, promhttp.HandlerFor(registry, promhttp.HandlerOpts{}), nil
 }
 
 // work locks the invoices again and again, and works on them for a time, until ctx ends, after which it returns nil.

@@ -137,7 +137,7 @@ func checkDocumentation(t *testing.T, families map[string]*dto.MetricFamily) {
 	page := example.Code(t, "../../docs/observability.md")
 	example.RequireTested(t, page, example.Code(t, "main.go"))
 	documented := map[string]bool{}
-	for _, m := range regexp.MustCompile("(?m)^\\| `lockkeeper[a-z.]+` \\| `(lockkeeper_\\w+)`").FindAllStringSubmatch(page, -1) {
+	for _, m := range regexp.MustCompile("(?m)^\\| `lockkeeper[a-z._]+` \\| `(lockkeeper_\\w+)`").FindAllStringSubmatch(page, -1) {
 		documented[m[1]] = true
 		if families[m[1]] == nil {
 			t.Errorf("%s is not exported", m[1])
