@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"errors"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
@@ -28,7 +29,10 @@ func (h *Lease) completeLocked(ev *claim.Event, cause error) {
 	case claim.RenewFailed:
 		ev.Pause, h.lastErr = h.pauseLocked(), cause
 	case claim.ReleaseFailed:
-		ev.Pause, ev.Last = h.lock.k.RetryPause(h.pauseLocked())
+		// One that was interrupted is sent again at once: its caller's context has ended, or the keeper is closed, and the server is well.
+		if !errors.Is(cause, transport.ErrInterrupted) {
+			ev.Pause, ev.Last = h.lock.k.RetryPause(h.pauseLocked())
+		}
 		h.cleanup.failure = cause
 	}
 	if r := h.request; r != nil {

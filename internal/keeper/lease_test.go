@@ -8,11 +8,13 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	miniserver "github.com/alicebob/miniredis/v2/server"
 	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
@@ -347,4 +349,39 @@ func TestLeasesNeedNoGoroutines(t *testing.T) {
 			s.Errorf("%d goroutines for 500 leases", n)
 		}
 	})
+}
+
+// TestInterruptedReleaseIsSentAgainAtOnce: the caller's context ends, or the keeper is closed, while a release is under way. It does not wait
+// for the pause after a failure, which may be longer than the lease.
+func TestInterruptedReleaseIsSentAgainAtOnce(t *testing.T) {
+	for what, interrupt := range map[string]func(s *fixture, cancel func()){
+		"by Close":       func(s *fixture, _ func()) { s.must(s.Close()) },
+		"by its context": func(_ *fixture, cancel func()) { cancel() },
+	} {
+		subtest(t, what, func(s *fixture) {
+			s.Config.Retry.MinBackoff, s.Config.Retry.MaxBackoff = time.Hour, time.Hour
+			for range 20 { // so that the process has a connection on which callers send
+				s.must(s.hold("y").Release(context.Background()))
+				synctest.Wait()
+			}
+			h := s.hold("x", withoutRenewal)
+			synctest.Wait()
+			var lost atomic.Bool // the first release
+			s.mini.Server().SetPreHook(func(_ *miniserver.Peer, cmd string, args ...string) bool {
+				return cmd == "EVALSHA" && args[0] == lua.Mutex.Fast.Release.SHA && lost.CompareAndSwap(false, true)
+			})
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			released := make(chan error, 1)
+			go func() { released <- h.Release(ctx) }()
+			synctest.Wait()
+			start := time.Now()
+			interrupt(s, cancel)
+			err := <-released
+			time.Sleep(10*time.Millisecond - time.Since(start))
+			if !lost.Load() || s.mini.Exists("lock:x") || time.Since(start) > 10*time.Millisecond {
+				s.Errorf("after %v the server has the lease for %v: %v", time.Since(start), s.mini.TTL("lock:x"), err)
+			}
+		})
+	}
 }
