@@ -164,7 +164,7 @@ var groups = []struct {
 		{flags: readWrite, lingers: first, ticks: 3, entries: 2, slow: 1, renewals: 1},
 		{requests: 3, flags: readWrite, keeperOf: apart, lingers: readers, ticks: 1, entries: 1, faults: 1},
 		{requests: 3, flags: readWrite, keeperOf: alone, lingers: readers, ticks: 2, entries: 1, slow: 1},
-		{requests: 3, flags: readWrite, keeperOf: together, lingers: readers, ticks: 2, entries: 2, cancels: 1},
+		{requests: 3, flags: readWrite, keeperOf: together, lingers: readers, ticks: 2, entries: 1, cancels: 1},
 		{flags: readWrite, lingers: first, ticks: 2, entries: 1, faults: 1, crashes: 1},
 		{flags: upgradesTwo, lingers: first, ticks: 2, entries: 1, cancels: 1, slow: 1},
 		{requests: 3, flags: upgradesTwo, lingers: readers, ticks: 1, entries: 1, faults: 1},
