@@ -42,11 +42,11 @@ example.com/m/third ExampleLock
 		again             []string // that is run once more
 	}{
 		{"passes_alone", flaky, "RETEST=1", want, true, []string{
-			`-race -count=1 -p 1 -run ^TestTop$/^real$/^frozen_holder$|^TestTop$/^virtual$|^TestOther$ example.com/m/second`,
-			`-race -count=1 -p 1 -run ^ExampleLock$ example.com/m/third`,
+			`-race -count=1 -p 1 -run ^TestTop$/^real$/^frozen_holder$|^TestTop$/^virtual$|^TestOther$ example.com/m/second -args -x=1`,
+			`-race -count=1 -p 1 -run ^ExampleLock$ example.com/m/third -args -x=1`,
 		}},
 		{"no_test_named", "FAIL\texample.com/m/second\t0.1s\nFAIL\n", "RETEST=1", "example.com/m/second (no test named)\n", true, []string{
-			`-race -count=1 -p 1 example.com/m/second`,
+			`-race -count=1 -p 1 example.com/m/second -args -x=1`,
 		}},
 		{"no_second_attempt", flaky, "RETEST=0", want, false, nil},
 		{"panic", "panic: oh\n\ngoroutine 1\nFAIL\texample.com/m/second\t0.1s\nFAIL\n", "RETEST=1", "example.com/m/second (panic: oh)\n", false, nil},
@@ -59,7 +59,7 @@ example.com/m/third ExampleLock
 				must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755))
 			}
 			list := filepath.Join(dir, "list")
-			cmd := exec.Command("tools/retest", "-race", "./...")
+			cmd := exec.Command("tools/retest", "-race", "./...", "-args", "-x=1")
 			cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "RETEST_OUTPUT="+filepath.Join(dir, "output"), "RETEST_LIST="+list, c.env)
 			out, err := cmd.CombinedOutput()
 			check.That(t, (err == nil) == c.passes, "%v\n%s", err, out)
