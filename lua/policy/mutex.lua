@@ -34,14 +34,19 @@ local function ticket_of(at)
   return at
 end
 
+-- noted_ttl is the ttl that a lease was extended to, if that is noted since its token asks for less, or 0.
+local function noted_ttl(token)
+  local owner, ms = string.match(call('HGET', meta, 'longer') or '', '^(.*) (%d+)$')
+  return owner == token and tonumber(ms) or 0
+end
+
 -- ms_left is for how long the lock's owner holds it; -1: the key of another library has no expiry. After the server's clock was set back that
 -- may be longer than the lease's whole ttl, and is cut to that, as it is if somebody has taken the key's expiry away.
 local function ms_left(run, owner)
   local left, _, _, ttl = call('PTTL', lock), string.match(owner, TOKEN, TOKEN_FROM)
   ttl = tonumber(ttl)
   if not ttl or left ~= -1 and left <= ttl then return left end
-  local longer, ms = string.match(call('HGET', meta, 'longer') or '', '^(.*) (%d+)$')
-  if longer == owner then ttl = tonumber(ms) end
+  ttl = math.max(ttl, noted_ttl(owner))
   if left ~= -1 and left <= ttl then return left end
   call('PEXPIRE', lock, ttl)
   run.head_stale = true
@@ -159,10 +164,7 @@ end
 
 local function confirm(run, token, ttl)
   local _, _, asked = string.match(token, TOKEN, TOKEN_FROM)
-  if tonumber(ttl) > tonumber(asked or 0) then
-    local owner, ms = string.match(call('HGET', meta, 'longer') or '', '^(.*) (%d+)$')
-    if owner ~= token or tonumber(ttl) > tonumber(ms) then call('HSET', meta, 'longer', token .. ' ' .. ttl) end
-  end
+  if tonumber(ttl) > tonumber(asked or 0) and tonumber(ttl) > noted_ttl(token) then call('HSET', meta, 'longer', token .. ' ' .. ttl) end
   return asked and lease_fence(run) or next_fence(run)
 end
 
