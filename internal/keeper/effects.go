@@ -29,7 +29,8 @@ func (h *Lease) completeLocked(ev *claim.Event, cause error) {
 	case claim.RenewFailed:
 		ev.Pause, h.lastErr = h.pauseLocked(), cause
 	case claim.ReleaseFailed:
-		// One that was interrupted is sent again at once: its caller's context has ended, or the keeper is closed, and the server is well.
+		// One that was interrupted, because its caller's context has ended or the keeper is closed, says nothing about the server: the next
+		// one is sent at once.
 		if !errors.Is(cause, transport.ErrInterrupted) {
 			ev.Pause, ev.Last = h.lock.k.RetryPause(h.pauseLocked())
 		}
