@@ -46,7 +46,7 @@ type Mutex struct {
 	_ [0]sync.Mutex // so that go vet reports copies
 
 	lock  *keeper.Lock
-	share *share.Lock // nil without Options.Linger
+	share *share.Sharing // nil without Options.Linger
 }
 
 // New returns the mutex of a name. It sends nothing. The error is ErrInvalid; see package [lockkeeper].

@@ -49,7 +49,7 @@ const Kind lockkeeper.Kind = "redlock"
 type Lock struct {
 	_ [0]sync.Mutex // so that go vet reports copies
 
-	lock *quorum.Lock
+	lock *quorum.Majority
 }
 
 // New returns the lock of a name on the servers of these keepers. It sends nothing. The error is ErrInvalid; see package

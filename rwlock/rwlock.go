@@ -59,7 +59,7 @@ type Lock struct {
 
 	lock        *keeper.Lock
 	read, write keeper.Terms
-	share       *share.Lock // of reads; nil without Options.Linger
+	share       *share.Sharing // of reads; nil without Options.Linger
 }
 
 // New returns the read-write lock of a name. It sends nothing. The error is ErrInvalid; see package [lockkeeper].

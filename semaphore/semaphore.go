@@ -50,7 +50,7 @@ type Semaphore struct {
 
 	lock  *keeper.Lock
 	limit int
-	share *share.Lock // nil without Options.Linger
+	share *share.Sharing // nil without Options.Linger
 }
 
 // New returns the semaphore of a name: at most limit permits are held at the same time, over all processes. It sends

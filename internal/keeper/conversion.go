@@ -173,7 +173,7 @@ func (h *Lease) HandOver(next *Lease, call *Observation) *Lease {
 func (h *Lease) Next() *Lease { return h.next.Load() }
 
 // Same reports whether the lease is of this lock.
-func (h *Lease) Same(l *server.Lock) bool { return h.lock.Same(l) }
+func (h *Lease) Same(l *server.Resource) bool { return h.lock.Same(l) }
 
 // Became reports whether the lease has become one for this use.
 func (h *Lease) Became(use string) bool {

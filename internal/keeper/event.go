@@ -58,7 +58,7 @@ type Event struct {
 // observer is told of what happens to a lease after the end of its call, and only if that has succeeded.
 type Observation struct {
 	observe func(Event)
-	lock    *server.Lock
+	lock    *server.Resource
 	ctx     context.Context
 	request uint64
 	mode    string
@@ -127,7 +127,7 @@ func (es *events) Report(ev Event) {
 }
 
 // newEvent returns an event of a lock, for a call if o is not nil.
-func newEvent(l *server.Lock, t EventType, o *Observation) Event {
+func newEvent(l *server.Resource, t EventType, o *Observation) Event {
 	ev := Event{Type: t, Kind: l.Kind(), Name: l.Name()}
 	if o != nil {
 		ev.Context, ev.Request, ev.Mode = o.ctx, o.request, o.mode

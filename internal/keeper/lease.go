@@ -70,11 +70,11 @@ func (l *Lock) NewObservation(ctx context.Context, flags string) *Observation {
 	if l.k.observe == nil {
 		return nil
 	}
-	return &Observation{observe: l.k.observe, lock: &l.Lock, ctx: ctx, request: l.k.calls.Add(1), mode: modeOf(flags), got: time.Now()}
+	return &Observation{observe: l.k.observe, lock: &l.Resource, ctx: ctx, request: l.k.calls.Add(1), mode: modeOf(flags), got: time.Now()}
 }
 
 // Event returns an event of the lock, for a call if o is not nil.
-func (l *Lock) Event(t EventType, o *Observation) Event { return newEvent(&l.Lock, t, o) }
+func (l *Lock) Event(t EventType, o *Observation) Event { return newEvent(&l.Resource, t, o) }
 
 // Observe passes an event to the keeper's observer.
 func (l *Lock) Observe(ev Event) { l.k.Report(ev) }

@@ -28,7 +28,7 @@ type Spec struct {
 // Lock is one name of one primitive with the settings of one user. It is safe for concurrent use, and immutable but for what all
 // locks of the name share.
 type Lock struct {
-	server.Lock
+	server.Resource
 	FastBackoff *server.FastBackoffs // of the name
 	Rules       claim.Rules          // of its leases
 	k           *Keeper
@@ -36,7 +36,7 @@ type Lock struct {
 }
 
 // AtServer returns the lock as package server has it.
-func (l *Lock) AtServer() *server.Lock { return &l.Lock }
+func (l *Lock) AtServer() *server.Resource { return &l.Resource }
 
 // Terms are what a request asks for beyond the lock itself. The policy reads flags and permits from the token.
 type Terms struct {
@@ -78,7 +78,7 @@ func (k *Keeper) newLock(spec Spec) (*Lock, error) {
 	}
 	shared.TTL = spec.TTL
 	l := &Lock{k: k, spec: spec}
-	if err := k.InitLock(l.AtServer(), shared); err != nil {
+	if err := k.InitResource(l.AtServer(), shared); err != nil {
 		return nil, err
 	}
 	l.Rules = claim.Rules{

@@ -36,8 +36,8 @@ func newWaitQueues(k *Keeper) *waitQueues {
 // waitQueue holds the waiters of one name in this keeper, and does what their queue.Queue decides.
 type waitQueue struct {
 	of     *waitQueues
-	lock   *server.Lock   // any lock of the name, for its keys and scripts
-	health *server.Health // that its waiters share
+	lock   *server.Resource // any lock of the name, for its keys and scripts
+	health *server.Health   // that its waiters share
 	timer  timers.Timer
 
 	mu       sync.Mutex // guards the fields below
@@ -46,7 +46,7 @@ type waitQueue struct {
 	backoff  *random.Backoff // nil while heartbeats are answered
 }
 
-func (ws *waitQueues) newQueue(l *server.Lock, health *server.Health) *waitQueue {
+func (ws *waitQueues) newQueue(l *server.Resource, health *server.Health) *waitQueue {
 	q := &waitQueue{of: ws, lock: l, health: health, requests: map[*request]struct{}{}}
 	q.timer.Handler = timers.Func(q.onTimer)
 	return q
@@ -162,7 +162,7 @@ func (ws *waitQueues) heartbeatsOf(channel string) {
 // wasEmpty handles a release, sent at that time, that found the queue empty. If the server had queued a waiter of this keeper before, it has
 // lost the queue, as happens when its clock is set forward. The waiters then send heartbeats at once, since the lock may otherwise stay free
 // until the next heartbeat.
-func (ws *waitQueues) wasEmpty(l *server.Lock, sent time.Time) {
+func (ws *waitQueues) wasEmpty(l *server.Resource, sent time.Time) {
 	ws.mu.Lock()
 	q := ws.byName[l.KeyOf(server.QueueKey)]
 	ws.mu.Unlock()

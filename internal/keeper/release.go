@@ -274,7 +274,7 @@ func (c *Cleanup) released(call *transport.Call) {
 		l.ContinueAdmitting()
 	}
 	if r.QueueEmpty {
-		l.k.queues.wasEmpty(&l.Lock, call.Sent)
+		l.k.queues.wasEmpty(&l.Resource, call.Sent)
 	}
 }
 

@@ -10,26 +10,26 @@ import (
 
 // Adopt makes a lease of a token that another process was granted, and extends it to the whole TTL. If it fails, the servers
 // keep what they have of the token. It blocks until a majority has answered, for ServerTimeout at most for each of two steps.
-func (l *Lock) Adopt(ctx context.Context, token string) (*Lease, error) {
+func (m *Majority) Adopt(ctx context.Context, token string) (*Lease, error) {
 	if token == "" {
-		return nil, l.locks[0].Invalid("the token is empty")
+		return nil, m.locks[0].Invalid("the token is empty")
 	}
 	if err := server.ContextError(ctx); err != nil {
-		return nil, l.fail(nil, err)
+		return nil, m.fail(nil, err)
 	}
-	if l.closed() {
-		return nil, l.fail(nil, server.ErrClosed)
+	if m.closed() {
+		return nil, m.fail(nil, server.ErrClosed)
 	}
-	if err := l.checkServers(ctx); err != nil {
+	if err := m.checkServers(ctx); err != nil {
 		return nil, err
 	}
-	u := l.newLease(token, l.locks[0].NewObservation(ctx, ""))
-	u.adopted, u.ttl = true, l.spec.TTL // the token may say another ttl
+	u := m.newLease(token, m.locks[0].NewObservation(ctx, ""))
+	u.adopted, u.ttl = true, m.spec.TTL // the token may say another ttl
 	for i := range u.members {
 		u.members[i].askedAt = u.since
 	}
 	u.register()
-	for i := range l.locks {
+	for i := range m.locks {
 		go u.adoptAt(ctx, i)
 	}
 	if u.await(ctx) {
@@ -51,12 +51,12 @@ func (l *Lock) Adopt(ctx context.Context, token string) (*Lease, error) {
 		}
 	}
 	switch {
-	case lost > len(u.members)-l.need:
-		return nil, l.lost(answers)
-	case ctx.Err() == nil && l.closed():
-		return nil, l.fail(answers, server.ErrClosed)
+	case lost > len(u.members)-m.need:
+		return nil, m.lost(answers)
+	case ctx.Err() == nil && m.closed():
+		return nil, m.fail(answers, server.ErrClosed)
 	}
-	return nil, l.fail(answers, append(causes, server.ContextError(ctx))...)
+	return nil, m.fail(answers, append(causes, server.ContextError(ctx))...)
 }
 
 // adoptAt adopts the part at one server. It goes on when ctx has ended, so as to know what the server has.

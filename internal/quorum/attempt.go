@@ -13,14 +13,14 @@ import (
 )
 
 // Acquire blocks until there is a lease, ctx ends, or the retry policy gives up.
-func (l *Lock) Acquire(ctx context.Context) (*Lease, error) { return l.observed(ctx, true) }
+func (m *Majority) Acquire(ctx context.Context) (*Lease, error) { return m.observed(ctx, true) }
 
 // Do calls fn while holding a lease, for which it waits as Acquire does.
-func (l *Lock) Do(ctx context.Context, fn func(ctx context.Context, fence uint64) error) error {
+func (m *Majority) Do(ctx context.Context, fn func(ctx context.Context, fence uint64) error) error {
 	if fn == nil {
-		return l.locks[0].Invalid("fn is nil")
+		return m.locks[0].Invalid("fn is nil")
 	}
-	h, err := l.Acquire(ctx)
+	h, err := m.Acquire(ctx)
 	if err != nil {
 		return err
 	}
@@ -28,18 +28,18 @@ func (l *Lock) Do(ctx context.Context, fn func(ctx context.Context, fence uint64
 }
 
 // Try does not wait for another holder. It blocks for a few attempts at most while no majority answers.
-func (l *Lock) Try(ctx context.Context) (*Lease, error) { return l.observed(ctx, false) }
+func (m *Majority) Try(ctx context.Context) (*Lease, error) { return m.observed(ctx, false) }
 
 // observed is an acquisition whose start and end the first keeper's observer gets.
-func (l *Lock) observed(ctx context.Context, wait bool) (*Lease, error) {
-	first := l.locks[0]
+func (m *Majority) observed(ctx context.Context, wait bool) (*Lease, error) {
+	first := m.locks[0]
 	o := first.NewObservation(ctx, "")
 	o.Starts()
 	stop := func() {}
 	if wait {
-		stop = first.WatchWait(l.holders)
+		stop = first.WatchWait(m.holders)
 	}
-	u, err := l.acquire(ctx, wait, o)
+	u, err := m.acquire(ctx, wait, o)
 	stop()
 	if err != nil {
 		o.Ends("", 0, false, err)
@@ -51,7 +51,7 @@ func (l *Lock) observed(ctx context.Context, wait bool) (*Lease, error) {
 
 // acquisition is one call of Acquire or Try: attempts until one succeeds, or it is clear that none will.
 type acquisition struct {
-	lock        *Lock
+	lock        *Majority
 	caller      context.Context
 	wait        bool                // for other holders
 	observation *keeper.Observation // the call, for the observer
@@ -67,28 +67,28 @@ type acquisition struct {
 	cancel func()
 }
 
-func (l *Lock) acquire(caller context.Context, wait bool, o *keeper.Observation) (*Lease, error) {
-	a := acquisition{lock: l, caller: caller, wait: wait, observation: o, since: time.Now()}
+func (m *Majority) acquire(caller context.Context, wait bool, o *keeper.Observation) (*Lease, error) {
+	a := acquisition{lock: m, caller: caller, wait: wait, observation: o, since: time.Now()}
 	if caller.Err() != nil {
 		return nil, a.fail(nil) // no server was asked, so nothing is known
 	}
-	if l.closed() {
+	if m.closed() {
 		return nil, a.fail(nil, server.ErrClosed)
 	}
-	if err := l.checkServers(caller); err != nil {
+	if err := m.checkServers(caller); err != nil {
 		return nil, err
 	}
 	var err error
 	if a.note, err = keeper.NoteOf(caller); err != nil {
-		return nil, l.locks[0].Fail(err)
+		return nil, m.locks[0].Fail(err)
 	}
-	maxAge := 2 * (l.spec.MaxRetryDelay + l.spec.ServerTimeout)
+	maxAge := 2 * (m.spec.MaxRetryDelay + m.spec.ServerTimeout)
 	if wait {
-		shared, err := l.locks[0].WaitLocally(caller, maxAge, a.since)
+		shared, err := m.locks[0].WaitLocally(caller, maxAge, a.since)
 		if err != nil {
 			return nil, a.fail(nil, err)
 		}
-		defer l.locks[0].LeaveLocally()
+		defer m.locks[0].LeaveLocally()
 		a.health = shared
 	} else {
 		a.health = &server.Health{MaxAge: maxAge}
@@ -197,8 +197,8 @@ func (a *acquisition) ended(v verdict) error {
 }
 
 // propose starts an attempt: it asks every server.
-func (l *Lock) propose(note string, o *keeper.Observation) *Lease {
-	u := l.newLease(l.newToken(note), o)
+func (m *Majority) propose(note string, o *keeper.Observation) *Lease {
+	u := m.newLease(m.newToken(note), o)
 	u.register()
 	for i := range u.members {
 		u.ask(i)

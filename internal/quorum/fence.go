@@ -25,13 +25,13 @@ const (
 
 // leastFence is a fence, in µs, that no server's clock will have passed when a request that is sent now arrives; 0 if the clocks
 // are not known. A wrong estimate costs a round trip and nothing else.
-func (l *Lock) leastFence() int64 {
-	if l.need == 1 {
+func (m *Majority) leastFence() int64 {
+	if m.need == 1 {
 		return 0 // no other server has to agree
 	}
 	now := time.Now()
 	var least int64
-	for _, e := range l.spec.Keepers {
+	for _, e := range m.spec.Keepers {
 		ms, sent := e.Clock.Last()
 		if since := now.Sub(sent); ms > 0 && ms < maxExactInt/1000 && since < clockReadingTTL {
 			least = max(least, ms*1000+(time.Millisecond+since+fenceLead).Microseconds())
@@ -45,12 +45,12 @@ func (l *Lock) leastFence() int64 {
 
 // newToken makes the token of one attempt, the same for all servers, with the note of its caller and, if the clocks are known, the
 // least fence that its lease shall have.
-func (l *Lock) newToken(note string) string {
-	least := l.leastFence()
+func (m *Majority) newToken(note string) string {
+	least := m.leastFence()
 	if least == 0 {
-		return l.locks[0].NewToken("", 0, note)
+		return m.locks[0].NewToken("", 0, note)
 	}
-	return l.locks[0].NewToken(protocol.FlagLeastFence, least, note)
+	return m.locks[0].NewToken(protocol.FlagLeastFence, least, note)
 }
 
 // settleFenceLocked sets the lease's fence as soon as a majority has granted the lease: to the largest fence of a majority. Until
@@ -121,9 +121,9 @@ var errRecentRestart = errors.New("the server restarted recently and does not co
 // raiseFence makes a server give fences larger than this one for the lock's name from now on, provided that it still has the part and has run
 // for MinUptime. It does not block. Done is called with nil when the server has confirmed all of that. If the server does not have the part,
 // that is lost before done is called with the reason.
-func (l *Lock) raiseFence(i int, part *keeper.Lease, fence int64, done func(error)) {
-	at := l.locks[i].AtServer()
-	at.Server().Transport.Send(at.RaiseFenceCall(part.Token(), fence, server.Millis(l.spec.MinUptime), func(call *transport.Call) {
+func (m *Majority) raiseFence(i int, part *keeper.Lease, fence int64, done func(error)) {
+	at := m.locks[i].AtServer()
+	at.Server().Transport.Send(at.RaiseFenceCall(part.Token(), fence, server.Millis(m.spec.MinUptime), func(call *transport.Call) {
 		r, err := server.Decode(call, func(n []int64) (protocol.RaiseFenceReply, error) { return protocol.ParseRaiseFenceReply(n, fence) })
 		switch {
 		case err != nil:

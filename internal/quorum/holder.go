@@ -16,31 +16,31 @@ const ownerGrace = 10 * time.Millisecond
 
 // Holder returns the lease that a majority of the servers has; held is false if a majority answered and there is none. It asks all
 // servers at once, and waits for ServerTimeout at most.
-func (l *Lock) Holder(ctx context.Context) (h views.Holder, held bool, err error) {
+func (m *Majority) Holder(ctx context.Context) (h views.Holder, held bool, err error) {
 	if err := server.ContextError(ctx); err != nil {
-		return h, false, l.fail(nil, err)
+		return h, false, m.fail(nil, err)
 	}
-	limit, cancel := context.WithTimeout(ctx, l.spec.ServerTimeout)
+	limit, cancel := context.WithTimeout(ctx, m.spec.ServerTimeout)
 	defer cancel()
 	type answer struct {
 		server  int
 		holders []views.Holder
 		err     error
 	}
-	got := make(chan answer, len(l.locks))
-	for i, at := range l.locks {
+	got := make(chan answer, len(m.locks))
+	for i, at := range m.locks {
 		go func() {
 			holders, err := views.Holders(limit, at.AtServer())
 			got <- answer{i, holders, err}
 		}()
 	}
-	answers := make([]error, len(l.locks))
+	answers := make([]error, len(m.locks))
 	parts := map[string][]views.Holder{} // by token
 	answered := 0
 	var whole *views.Holder     // as soon as a majority agrees
 	var enough <-chan time.Time // when its owner is awaited no longer
 	began := time.Now()
-	for range l.locks {
+	for range m.locks {
 		var a answer
 		select {
 		case a = <-got:
@@ -53,8 +53,8 @@ func (l *Lock) Holder(ctx context.Context) (h views.Holder, held bool, err error
 		}
 		for _, h := range a.holders {
 			parts[h.Token] = append(parts[h.Token], h)
-			if same := parts[h.Token]; len(same) >= l.need {
-				h := l.whole(same)
+			if same := parts[h.Token]; len(same) >= m.need {
+				h := m.whole(same)
 				if h.Owner != "" || h.Fence == 0 {
 					return h, true, nil
 				}
@@ -68,18 +68,18 @@ func (l *Lock) Holder(ctx context.Context) (h views.Holder, held bool, err error
 	if whole != nil {
 		return *whole, true, nil
 	}
-	if answered >= l.need {
+	if answered >= m.need {
 		return h, false, nil
 	}
 	causes := []error{errNoQuorum}
 	if slices.ContainsFunc(answers, func(err error) bool { return errors.Is(err, server.ErrClosed) }) {
 		causes = []error{server.ErrClosed}
 	}
-	return h, false, l.fail(answers, append(causes, server.ContextError(ctx))...)
+	return h, false, m.fail(answers, append(causes, server.ContextError(ctx))...)
 }
 
 // whole returns the lease of which a majority has these parts. It has the largest fence of them, and ends with the first that has an expiry.
-func (l *Lock) whole(parts []views.Holder) views.Holder {
+func (m *Majority) whole(parts []views.Holder) views.Holder {
 	h := parts[0]
 	for _, part := range parts[1:] {
 		h.Fence = max(h.Fence, part.Fence)
@@ -94,8 +94,8 @@ func (l *Lock) whole(parts []views.Holder) views.Holder {
 }
 
 // holders is Holder as a list.
-func (l *Lock) holders(ctx context.Context, _ int) ([]views.Holder, int, error) {
-	h, held, err := l.Holder(ctx)
+func (m *Majority) holders(ctx context.Context, _ int) ([]views.Holder, int, error) {
+	h, held, err := m.Holder(ctx)
 	if err != nil || !held {
 		return nil, 0, err
 	}

@@ -28,7 +28,7 @@ func (s leaseState) ended() bool { return s == leaseFailed || s == leaseOver }
 // has a part, which renews itself and knows when it is lost; the Lease is lost when no majority of parts is left. A server that
 // did not grant the lease, or has lost its part, is asked again while the others agree.
 type Lease struct {
-	lock        *Lock
+	lock        *Majority
 	token       string
 	observation *keeper.Observation // the call that acquired it, for the observer
 	since       time.Time           // before the first request was sent; MaxLifetime and the duration in events count from here
@@ -48,8 +48,8 @@ type Lease struct {
 	lastDeadline     time.Time     // the last deadline that was known
 }
 
-func (l *Lock) newLease(token string, o *keeper.Observation) *Lease {
-	u := &Lease{lock: l, token: token, observation: o, changed: make(chan struct{}, 1), members: make([]member, len(l.locks))}
+func (m *Majority) newLease(token string, o *keeper.Observation) *Lease {
+	u := &Lease{lock: m, token: token, observation: o, changed: make(chan struct{}, 1), members: make([]member, len(m.locks))}
 	u.since = time.Now()
 	u.lifecycle.Begin(u)
 	return u

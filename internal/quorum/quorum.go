@@ -1,7 +1,7 @@
 // Package quorum is a lock on the majority of several independent servers. It is built on package keeper, where everything is
 // about one server, and package redlock is its front end.
 //
-// A Lock asks all servers for a lease under one token (attempt.go, verdict.go). Each server that grants it has a part of the
+// A Majority asks all servers for a lease under one token (attempt.go, verdict.go). Each server that grants it has a part of the
 // Lease: a keeper.Lease, which renews itself (member.go). The Lease is handed out when a majority has a part and gives only
 // larger fences from then on (fence.go), and is lost when no majority is left (lease.go). docs/protocol.md says why that is safe.
 //
@@ -34,8 +34,8 @@ type Spec struct {
 	Fail func(answers []error, causes ...error) error
 }
 
-// Lock is a lock on one name at the majority of several servers. Its settings are immutable. It is safe for concurrent use.
-type Lock struct {
+// Majority is a lock on one name at the majority of several servers. Its settings are immutable. It is safe for concurrent use.
+type Majority struct {
 	spec  Spec
 	locks []*keeper.Lock // one for each server. The first one's keeper has the observer, the retry policy and the local queue
 	need  int            // how many servers are a majority
@@ -54,7 +54,7 @@ var (
 const firstRetryDelay = 10 * time.Millisecond
 
 // New checks a spec and returns the lock. It does no I/O. The error is ErrInvalid.
-func New(spec Spec) (*Lock, error) {
+func New(spec Spec) (*Majority, error) {
 	l, err := newLock(spec)
 	if err != nil {
 		return nil, server.OfLock(spec.Scripts.Kind, spec.Name, err)
@@ -62,12 +62,12 @@ func New(spec Spec) (*Lock, error) {
 	return l, nil
 }
 
-func newLock(spec Spec) (*Lock, error) {
+func newLock(spec Spec) (*Majority, error) {
 	n := len(spec.Keepers)
 	if n%2 == 0 {
 		return nil, server.Invalid("%d keepers: an odd number is needed; an even one tolerates no more failures", n)
 	}
-	l := &Lock{spec: spec, need: n/2 + 1}
+	l := &Majority{spec: spec, need: n/2 + 1}
 	for i, e := range spec.Keepers {
 		if e == nil {
 			return nil, server.Invalid("keeper %d of %d is nil", i+1, n)
@@ -101,44 +101,44 @@ func newLock(spec Spec) (*Lock, error) {
 }
 
 // Name returns what is locked.
-func (l *Lock) Name() string { return l.spec.Name }
+func (m *Majority) Name() string { return m.spec.Name }
 
 // Key returns the smallest of the lock's keys at the servers. They are equal, unless the prefixes differ.
-func (l *Lock) Key() string {
-	key := l.locks[0].Key()
-	for _, at := range l.locks[1:] {
+func (m *Majority) Key() string {
+	key := m.locks[0].Key()
+	for _, at := range m.locks[1:] {
 		key = min(key, at.Key())
 	}
 	return key
 }
 
 // fail makes an error of the lock. Causes that are nil do not count.
-func (l *Lock) fail(answers []error, causes ...error) error {
+func (m *Majority) fail(answers []error, causes ...error) error {
 	causes = slices.DeleteFunc(causes, func(err error) bool { return err == nil })
-	return l.spec.Fail(answers, causes...)
+	return m.spec.Fail(answers, causes...)
 }
 
 // lost makes the error of a lease without a majority. It has the reasons of the parts that are gone, so that a break is found.
-func (l *Lock) lost(answers []error) error {
+func (m *Majority) lost(answers []error) error {
 	causes := []error{server.ErrLost, errMinority}
 	for _, err := range answers {
 		if errors.Is(err, server.ErrLost) && !errors.Is(err, server.ErrUnavailable) {
 			causes = append(causes, err)
 		}
 	}
-	return l.fail(answers, causes...)
+	return m.fail(answers, causes...)
 }
 
 // closed reports whether one of the keepers is closed.
-func (l *Lock) closed() bool {
-	return slices.ContainsFunc(l.spec.Keepers, func(e *keeper.Keeper) bool { return e.Closing().Err() != nil })
+func (m *Majority) closed() bool {
+	return slices.ContainsFunc(m.spec.Keepers, func(e *keeper.Keeper) bool { return e.Closing().Err() != nil })
 }
 
 // untilClosed is a child of ctx that also ends when one of the keepers is closed.
-func (l *Lock) untilClosed(ctx context.Context) (context.Context, func()) {
+func (m *Majority) untilClosed(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	stops := make([]func() bool, 0, len(l.locks))
-	for _, e := range l.spec.Keepers {
+	stops := make([]func() bool, 0, len(m.locks))
+	for _, e := range m.spec.Keepers {
 		stops = append(stops, context.AfterFunc(e.Closing(), cancel))
 	}
 	return ctx, func() {

@@ -136,7 +136,7 @@ func (s *fixture) process(observe func(keeper.Event)) (nets []*faultnet.Net, kee
 }
 
 // lock returns the lock "x" on these keepers.
-func (s *fixture) lock(keepers []*keeper.Keeper, change ...func(*Spec)) *Lock {
+func (s *fixture) lock(keepers []*keeper.Keeper, change ...func(*Spec)) *Majority {
 	s.Helper()
 	spec := Spec{
 		Spec:    keeper.Spec{Scripts: lua.Redlock, Name: "x", TTL: ttl},
@@ -152,7 +152,7 @@ func (s *fixture) lock(keepers []*keeper.Keeper, change ...func(*Spec)) *Lock {
 func withoutRenewal(spec *Spec) { spec.NoRenewal = true }
 
 // try returns a lease, when all servers have answered.
-func (s *fixture) try(l *Lock) *Lease {
+func (s *fixture) try(l *Majority) *Lease {
 	s.Helper()
 	u := must.Get(l.Try(s.Context()))(s)
 	synctest.Wait()
@@ -167,7 +167,7 @@ func (s *fixture) release(u *Lease) {
 }
 
 // connect opens the connections and loads the scripts.
-func (s *fixture) connect(l *Lock) {
+func (s *fixture) connect(l *Majority) {
 	s.Helper()
 	s.release(s.try(l))
 }
@@ -294,7 +294,7 @@ func (s *fixture) part(ttl time.Duration, fence int64) *keeper.Lease {
 // leaseOf returns a lease with these members. Nothing has been sent for it.
 func (s *fixture) leaseOf(members ...member) *Lease {
 	s.Helper()
-	u := &Lease{lock: &Lock{need: len(members)/2 + 1}, members: members, changed: make(chan struct{}, 1)}
+	u := &Lease{lock: &Majority{need: len(members)/2 + 1}, members: members, changed: make(chan struct{}, 1)}
 	u.lock.spec.ServerTimeout = serverTimeout
 	u.lifecycle.Begin(u)
 	return u

@@ -11,18 +11,18 @@ import (
 // This file prepares the calls of all scripts. Package protocol encodes their arguments and decodes their replies.
 
 // call prepares a call of a script with room for that many arguments.
-func (l *Lock) call(s *lua.Script, room int, done func(*transport.Call)) *transport.Call {
+func (r *Resource) call(s *lua.Script, room int, done func(*transport.Call)) *transport.Call {
 	call := &transport.Call{Done: transport.Func(done)}
-	l.SetCall(call, s, room)
+	r.SetCall(call, s, room)
 	return call
 }
 
 // SetCall is call for a Call that exists.
-func (l *Lock) SetCall(call *transport.Call, s *lua.Script, room int) {
-	call.Key = l.KeyOf(LockKey)
+func (r *Resource) SetCall(call *transport.Call, s *lua.Script, room int) {
+	call.Key = r.KeyOf(LockKey)
 	var keys [4]any
 	for i, key := range s.Keys {
-		keys[i] = l.keys[key]
+		keys[i] = r.keys[key]
 	}
 	call.SetCommand(s, room, keys[:len(s.Keys)]...)
 }
@@ -38,34 +38,34 @@ func Decode[T any](call *transport.Call, parse func([]int64) (T, error)) (T, err
 
 // SetAcquire makes the call one of acquire.lua. Without a maxWait the request does not wait. unsubscribed says that it does not count on
 // the subscription of the keeper if it has to.
-func (l *Lock) SetAcquire(call *transport.Call, token string, policyArg, maxWait any, unsubscribed bool) {
-	l.SetCall(call, l.scripts.Acquire, 7)
-	call.Args = l.AcquireArgs(call.Args, token, policyArg, maxWait, unsubscribed)
+func (r *Resource) SetAcquire(call *transport.Call, token string, policyArg, maxWait any, unsubscribed bool) {
+	r.SetCall(call, r.scripts.Acquire, 7)
+	call.Args = r.AcquireArgs(call.Args, token, policyArg, maxWait, unsubscribed)
 }
 
 // AcquireArgs appends the arguments of acquire.lua to a command.
-func (l *Lock) AcquireArgs(command []any, token string, policyArg, maxWait any, unsubscribed bool) []any {
-	queueTTL, uncounted := l.args.queueTTL, any(nil)
+func (r *Resource) AcquireArgs(command []any, token string, policyArg, maxWait any, unsubscribed bool) []any {
+	queueTTL, uncounted := r.args.queueTTL, any(nil)
 	if maxWait == nil {
 		queueTTL = nil
 	}
 	if unsubscribed {
 		uncounted = 1
 	}
-	return protocol.AcquireArgs(command, token, l.args.leaseTTL, policyArg, l.args.metadataTTL, queueTTL, maxWait, uncounted)
+	return protocol.AcquireArgs(command, token, r.args.leaseTTL, policyArg, r.args.metadataTTL, queueTTL, maxWait, uncounted)
 }
 
 // SetAllow makes the call one of allow.lua.
-func (l *Lock) SetAllow(call *transport.Call, token string) {
-	l.SetCall(call, l.scripts.Allow, 4)
-	call.Args = protocol.AllowArgs(call.Args, token, l.args.leaseTTL, l.args.policyArg, l.args.metadataTTL)
+func (r *Resource) SetAllow(call *transport.Call, token string) {
+	r.SetCall(call, r.scripts.Allow, 4)
+	call.Args = protocol.AllowArgs(call.Args, token, r.args.leaseTTL, r.args.policyArg, r.args.metadataTTL)
 }
 
 // SetFastAcquire makes the call one of the fast script that acquires.
-func (l *Lock) SetFastAcquire(call *transport.Call, token string) {
-	l.SetCall(call, l.fast.Acquire, 4)
+func (r *Resource) SetFastAcquire(call *transport.Call, token string) {
+	r.SetCall(call, r.fast.Acquire, 4)
 	call.Scalar = true
-	call.Args = protocol.FastAcquireArgs(call.Args, token, l.args.fastTTL, l.args.fastLimits, l.args.fastEpoch)
+	call.Args = protocol.FastAcquireArgs(call.Args, token, r.args.fastTTL, r.args.fastLimits, r.args.fastEpoch)
 }
 
 // The values of release.lua's argument cancel.
@@ -77,87 +77,87 @@ const (
 
 // SetRelease makes the call a release. If tombstone is not 0, the token is not granted for that many ms. yield is for how long the release of a
 // lease that was in use leaves the key of a mutex free, now and then. Nobody waits for the release of one that nobody ever had.
-func (l *Lock) SetRelease(call *transport.Call, token string, tombstone int64, cancel int, yield time.Duration) {
+func (r *Resource) SetRelease(call *transport.Call, token string, tombstone int64, cancel int, yield time.Duration) {
 	var leaveFree int64
 	if cancel == UsedLease {
 		leaveFree = Millis(yield)
 	}
-	l.SetCall(call, l.scripts.Release, 5)
+	r.SetCall(call, r.scripts.Release, 5)
 	call.Scalar, call.Urgent, call.Unawaited = true, true, cancel == UnusedLease
-	call.Args = protocol.ReleaseArgs(call.Args, token, l.args.metadataTTL, tombstone, cancel, leaveFree)
+	call.Args = protocol.ReleaseArgs(call.Args, token, r.args.metadataTTL, tombstone, cancel, leaveFree)
 }
 
 // SetFastRelease makes the call one of the fast script that releases, which does nothing if others wait.
-func (l *Lock) SetFastRelease(call *transport.Call, token string) {
-	l.SetCall(call, l.fast.Release, 1)
+func (r *Resource) SetFastRelease(call *transport.Call, token string) {
+	r.SetCall(call, r.fast.Release, 1)
 	call.Scalar, call.Urgent = true, true
 	call.Args = protocol.FastReleaseArgs(call.Args, token)
 }
 
 // SetHandOn makes the call one of the fast script that releases a lock and hands it on.
-func (l *Lock) SetHandOn(call *transport.Call, token string) {
-	l.SetCall(call, l.fast.HandOn, 4)
+func (r *Resource) SetHandOn(call *transport.Call, token string) {
+	r.SetCall(call, r.fast.HandOn, 4)
 	call.Scalar, call.Urgent = true, true
-	call.Args = protocol.HandOnArgs(call.Args, token, l.args.channelPrefix, l.args.epoch, l.args.way)
+	call.Args = protocol.HandOnArgs(call.Args, token, r.args.channelPrefix, r.args.epoch, r.args.way)
 }
 
 // SetBreak makes the call the end of somebody else's lease or queue entry. The notice is for its keeper.
-func (l *Lock) SetBreak(call *transport.Call, token, policyArg, notice string) {
-	l.SetCall(call, l.scripts.Break, 5)
-	call.Args = protocol.BreakArgs(call.Args, token, l.args.metadataTTL, Millis(TombstoneTTL), policyArg, notice)
+func (r *Resource) SetBreak(call *transport.Call, token, policyArg, notice string) {
+	r.SetCall(call, r.scripts.Break, 5)
+	call.Args = protocol.BreakArgs(call.Args, token, r.args.metadataTTL, Millis(TombstoneTTL), policyArg, notice)
 }
 
 // SetCompletion makes the call the replacement of a lease by a record that lasts for so many ms.
-func (l *Lock) SetCompletion(call *transport.Call, token string, recordTTL int64) {
-	l.SetCall(call, l.scripts.Complete, 2)
+func (r *Resource) SetCompletion(call *transport.Call, token string, recordTTL int64) {
+	r.SetCall(call, r.scripts.Complete, 2)
 	call.Scalar, call.Urgent = true, true
 	call.Args = protocol.CompleteArgs(call.Args, token, recordTTL)
 }
 
 // RenewCall prepares a renewal. With metadata it also extends those, and returns the fence. Without, it takes one key, so that it works while a
 // cluster migrates the slot.
-func (l *Lock) RenewCall(token string, ttl int64, metadata bool, done func(*transport.Call)) *transport.Call {
+func (r *Resource) RenewCall(token string, ttl int64, metadata bool, done func(*transport.Call)) *transport.Call {
 	call := &transport.Call{Done: transport.Func(done)}
-	l.SetRenewal(call, token, ttl, metadata)
+	r.SetRenewal(call, token, ttl, metadata)
 	return call
 }
 
 // SetRenewal is RenewCall for a Call that exists.
-func (l *Lock) SetRenewal(call *transport.Call, token string, ttl int64, metadata bool) {
+func (r *Resource) SetRenewal(call *transport.Call, token string, ttl int64, metadata bool) {
 	call.Urgent = true
 	if metadata {
-		l.SetCall(call, l.scripts.Renew, 3)
-		call.Args = l.RenewArgs(call.Args, token, ttl)
+		r.SetCall(call, r.scripts.Renew, 3)
+		call.Args = r.RenewArgs(call.Args, token, ttl)
 		return
 	}
-	l.SetCall(call, l.fast.Renew, 2)
+	r.SetCall(call, r.fast.Renew, 2)
 	call.Scalar = true
 	call.Args = protocol.FastRenewArgs(call.Args, token, ttl)
 }
 
 // DecodeRenewal returns the reply to a renewal.
-func (l *Lock) DecodeRenewal(call *transport.Call) (protocol.RenewReply, error) {
-	if call.Script == l.fast.Renew {
+func (r *Resource) DecodeRenewal(call *transport.Call) (protocol.RenewReply, error) {
+	if call.Script == r.fast.Renew {
 		return Decode(call, protocol.ParseFastRenewReply)
 	}
 	return Decode(call, protocol.ParseRenewReply)
 }
 
 // RenewArgs appends the arguments of renew.lua to a command.
-func (l *Lock) RenewArgs(command []any, token string, ttl int64) []any {
-	return protocol.RenewArgs(command, token, ttl, l.args.metadataTTL)
+func (r *Resource) RenewArgs(command []any, token string, ttl int64) []any {
+	return protocol.RenewArgs(command, token, ttl, r.args.metadataTTL)
 }
 
 // HeartbeatCall prepares a heartbeat command of that mode, for that many waiters. The caller appends their tokens, and their places if
 // they are to be queued again.
-func (l *Lock) HeartbeatCall(mode, waiters int, done func(*transport.Call)) *transport.Call {
+func (r *Resource) HeartbeatCall(mode, waiters int, done func(*transport.Call)) *transport.Call {
 	room := waiters
 	if mode&protocol.HeartbeatRejoin != 0 {
 		room = 2 * waiters
 	}
-	call := l.call(l.scripts.Heartbeat, 4+room, done)
+	call := r.call(r.scripts.Heartbeat, 4+room, done)
 	call.Urgent = true
-	call.Args = protocol.HeartbeatArgs(call.Args, l.args.metadataTTL, mode, l.args.policyArg, l.args.queueTTL)
+	call.Args = protocol.HeartbeatArgs(call.Args, r.args.metadataTTL, mode, r.args.policyArg, r.args.queueTTL)
 	return call
 }
 
@@ -170,29 +170,29 @@ func DecodeHeartbeat(call *transport.Call, waiters int) (protocol.HeartbeatReply
 const PageSize = 500
 
 // SetInspection makes the call the reading of one page of holders or waiters.
-func (l *Lock) SetInspection(call *transport.Call, subject int, after int64, count int, token string) {
-	l.SetCall(call, l.scripts.Inspect, 4)
+func (r *Resource) SetInspection(call *transport.Call, subject int, after int64, count int, token string) {
+	r.SetCall(call, r.scripts.Inspect, 4)
 	call.Mixed = true
 	call.Args = protocol.InspectArgs(call.Args, subject, after, count, token)
 }
 
 // SetBreakerCall makes the call the question who has broken what the token had.
-func (l *Lock) SetBreakerCall(call *transport.Call, token string) {
-	l.SetCall(call, l.scripts.Inspect, 4)
+func (r *Resource) SetBreakerCall(call *transport.Call, token string) {
+	r.SetCall(call, r.scripts.Inspect, 4)
 	call.Mixed, call.Urgent = true, true
 	call.Args = protocol.InspectArgs(call.Args, protocol.InspectBreak, 0, PageSize, token)
 }
 
 // SetLimitCall makes the call the reading of the limits or, if limit or pause is not 0, their change.
-func (l *Lock) SetLimitCall(call *transport.Call, limit int, token string, pause int64) {
-	l.SetCall(call, l.scripts.Limit, 5)
-	call.Args = protocol.LimitArgs(call.Args, l.args.metadataTTL, l.args.policyArg, limit, token, pause)
+func (r *Resource) SetLimitCall(call *transport.Call, limit int, token string, pause int64) {
+	r.SetCall(call, r.scripts.Limit, 5)
+	call.Args = protocol.LimitArgs(call.Args, r.args.metadataTTL, r.args.policyArg, limit, token, pause)
 }
 
 // RaiseFenceCall prepares a call of raise_fence.lua. MinUptime is in ms.
-func (l *Lock) RaiseFenceCall(token string, fence, minUptime int64, done func(*transport.Call)) *transport.Call {
-	call := l.call(l.scripts.RaiseFence, 4, done)
-	call.Args = protocol.RaiseFenceArgs(call.Args, token, fence, l.args.metadataTTL, minUptime)
+func (r *Resource) RaiseFenceCall(token string, fence, minUptime int64, done func(*transport.Call)) *transport.Call {
+	call := r.call(r.scripts.RaiseFence, 4, done)
+	call.Args = protocol.RaiseFenceArgs(call.Args, token, fence, r.args.metadataTTL, minUptime)
 	return call
 }
 
@@ -200,9 +200,9 @@ func (l *Lock) RaiseFenceCall(token string, fence, minUptime int64, done func(*t
 const serverIDKey = "lockkeeper"
 
 // identityCall prepares a query of the server's run_id.
-func (l *Lock) identityCall(done func(*transport.Call)) *transport.Call {
+func (r *Resource) identityCall(done func(*transport.Call)) *transport.Call {
 	call := &transport.Call{Key: serverIDKey, Done: transport.Func(done)}
-	call.SetCommand(l.scripts.Identity, 0)
+	call.SetCommand(r.scripts.Identity, 0)
 	return call
 }
 
@@ -215,10 +215,10 @@ func BoolArg(yes bool) int {
 }
 
 // ContinueAdmitting makes the server go on admitting waiters after a script reached the limit of one run.
-func (l *Lock) ContinueAdmitting() {
-	l.s.Transport.Send(l.HeartbeatCall(0, 0, func(call *transport.Call) {
+func (r *Resource) ContinueAdmitting() {
+	r.s.Transport.Send(r.HeartbeatCall(0, 0, func(call *transport.Call) {
 		if h, err := DecodeHeartbeat(call, 0); err == nil && h.More {
-			l.ContinueAdmitting()
+			r.ContinueAdmitting()
 		}
 	}))
 }

@@ -29,7 +29,7 @@ func Invalid(format string, args ...any) error {
 	return OfLock("", "", ErrInvalid, fmt.Errorf(format, args...))
 }
 
-// InvalidFor is Invalid for the lock of that kind and name, of which there is no Lock yet.
+// InvalidFor is Invalid for the lock of that kind and name, of which there is no Resource yet.
 func InvalidFor[K ~string](kind K, name, format string, args ...any) error {
 	return OfLock(string(kind), name, Invalid(format, args...))
 }

@@ -17,8 +17,8 @@ const (
 
 // ServerID returns which server the keeper of the lock uses, as far as is known, and whether it was ever queried. It does not
 // block. A result that is a minute old is refreshed in the background.
-func (l *Lock) ServerID() (id ID, queried bool) {
-	s := l.s
+func (r *Resource) ServerID() (id ID, queried bool) {
+	s := r.s
 	s.identity.mu.Lock()
 	id, next := s.identity.id, s.identity.next
 	s.identity.mu.Unlock()
@@ -26,15 +26,15 @@ func (l *Lock) ServerID() (id ID, queried bool) {
 		return id, false
 	}
 	if !time.Now().Before(next) {
-		l.QueryServerID()
+		r.QueryServerID()
 	}
 	return id, true
 }
 
 // QueryServerID asks the server for its run_id, unless a query is already unanswered. It does not block; the result is closed
 // when the query has been answered or has failed.
-func (l *Lock) QueryServerID() <-chan struct{} {
-	s := l.s
+func (r *Resource) QueryServerID() <-chan struct{} {
+	s := r.s
 	s.identity.mu.Lock()
 	if answered := s.identity.query; answered != nil {
 		s.identity.mu.Unlock()
@@ -44,7 +44,7 @@ func (l *Lock) QueryServerID() <-chan struct{} {
 	s.identity.query = answered
 	s.identity.next = time.Now().Add(serverIDRetry)
 	s.identity.mu.Unlock()
-	s.Transport.Send(l.identityCall(func(call *transport.Call) {
+	s.Transport.Send(r.identityCall(func(call *transport.Call) {
 		id, err := Decode(call, protocol.ParseIdentityReply)
 		s.setServerID(id, err)
 		close(answered)

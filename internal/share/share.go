@@ -17,8 +17,8 @@ const longest = 10 * time.Second
 // partOfTTL is which part of TTL Linger is at most: the time until a lease is renewed for the first time.
 const partOfTTL = 3
 
-// Lock grants the callers of a process leases that they share for Linger. It is safe for concurrent use.
-type Lock struct {
+// Sharing grants the callers of a process leases that they share for Linger. It is safe for concurrent use.
+type Sharing struct {
 	names  *Names
 	lock   *keeper.Lock
 	linger time.Duration
@@ -27,7 +27,7 @@ type Lock struct {
 }
 
 // New returns the lock with Linger, of the requests with these flags. The error is ErrInvalid.
-func New(l *keeper.Lock, names *Names, linger time.Duration, flags string) (*Lock, error) {
+func New(l *keeper.Lock, names *Names, linger time.Duration, flags string) (*Sharing, error) {
 	spec := l.Spec()
 	switch most := min(spec.TTL/partOfTTL, longest); {
 	case linger < 0 || linger > most:
@@ -35,11 +35,11 @@ func New(l *keeper.Lock, names *Names, linger time.Duration, flags string) (*Loc
 	case spec.NoRenewal:
 		return nil, l.Invalid("Linger %v is set together with NoRenewal; set only one of them", linger)
 	}
-	return &Lock{names: names, lock: l, linger: linger, flags: flags}, nil
+	return &Sharing{names: names, lock: l, linger: linger, flags: flags}, nil
 }
 
 // use returns the name of the lock. The caller calls unuse.
-func (l *Lock) use() *name {
+func (l *Sharing) use() *name {
 	n := l.names.use(l.lock.Key())
 	l.last.Store(n)
 	return n
@@ -48,7 +48,7 @@ func (l *Lock) use() *name {
 // Acquire returns a lease: part of one that the process shares, at once or when another caller of a lock with one holder leaves it; else one
 // that the server grants, which the process shares from now on. It waits, and fails, as Lock.Acquire of package keeper does; if wait is false,
 // as Lock.Try. permits are those of a semaphore, else 0.
-func (l *Lock) Acquire(ctx context.Context, permits int, wait bool) (*Lease, error) {
+func (l *Sharing) Acquire(ctx context.Context, permits int, wait bool) (*Lease, error) {
 	if n := l.last.Load(); n != nil && ctx.Err() == nil && n.waiting.Load() == 0 {
 		if s := n.enter(permits); s != nil {
 			o := l.lock.NewObservation(ctx, l.flags)
@@ -77,7 +77,7 @@ func (l *Lock) Acquire(ctx context.Context, permits int, wait bool) (*Lease, err
 }
 
 // Do calls fn while holding a lease, for which it waits as Acquire does.
-func (l *Lock) Do(ctx context.Context, permits int, fn func(ctx context.Context, fence uint64) error) error {
+func (l *Sharing) Do(ctx context.Context, permits int, fn func(ctx context.Context, fence uint64) error) error {
 	if fn == nil {
 		return l.lock.Invalid("fn is nil")
 	}
@@ -89,12 +89,12 @@ func (l *Lock) Do(ctx context.Context, permits int, fn func(ctx context.Context,
 }
 
 // AdoptError returns the error of Adopt. A token does not say whether callers of its process share the lease.
-func (l *Lock) AdoptError() error {
+func (l *Sharing) AdoptError() error {
 	return l.lock.Invalid("a lock with Linger adopts no leases, because callers of another process may share the lease; make a lock without Linger for that")
 }
 
 // acquire makes the caller one of those inside a lease. local says that the process had the lease.
-func (l *Lock) acquire(ctx context.Context, n *name, permits int, wait bool, o *keeper.Observation) (s *shared, local bool, err error) {
+func (l *Sharing) acquire(ctx context.Context, n *name, permits int, wait bool, o *keeper.Observation) (s *shared, local bool, err error) {
 	if err := server.ContextError(ctx); err != nil {
 		return nil, false, l.lock.Fail(err)
 	}
@@ -130,7 +130,7 @@ func (l *Lock) acquire(ctx context.Context, n *name, permits int, wait bool, o *
 
 // enterInTurn makes the caller the one inside, of a lock with one holder, after the one who is inside has left. It returns nil if no lease is
 // shared, or none any more. Without health the caller does not wait for another.
-func (l *Lock) enterInTurn(ctx context.Context, n *name, health *server.Health) (*shared, error) {
+func (l *Sharing) enterInTurn(ctx context.Context, n *name, health *server.Health) (*shared, error) {
 	for {
 		changed := n.await()
 		if ctx.Err() != nil { // as it was the caller's turn
@@ -159,7 +159,7 @@ func (l *Lock) enterInTurn(ctx context.Context, n *name, health *server.Health) 
 }
 
 // ask asks the server for a lease.
-func (l *Lock) ask(ctx context.Context, n *name, t keeper.Terms, wait bool) (*shared, error) {
+func (l *Sharing) ask(ctx context.Context, n *name, t keeper.Terms, wait bool) (*shared, error) {
 	s := &shared{of: n, lock: l.lock, permits: t.Number, released: make(chan struct{})}
 	s.first = s.newLease(t.Observation)
 	t.Observer = s
@@ -180,7 +180,7 @@ func (l *Lock) ask(ctx context.Context, n *name, t keeper.Terms, wait bool) (*sh
 
 // Exclude ends the sharing of reads, because a caller of the process is about to ask for the lock for writing, until resume is called. If
 // answered is set, it waits until the server has answered the release of a lease that nobody reads by, or until ctx ends, or Close.
-func (l *Lock) Exclude(ctx context.Context, answered bool) (resume func()) {
+func (l *Sharing) Exclude(ctx context.Context, answered bool) (resume func()) {
 	n := l.use()
 	x := &exclusion{of: n}
 	x.begin()

@@ -25,7 +25,7 @@ type Broken struct {
 }
 
 // check returns an ErrInvalid if the options are not valid.
-func (o *BreakOptions) check(l *server.Lock) error {
+func (o *BreakOptions) check(l *server.Resource) error {
 	switch {
 	case o.Token == "" && !o.All:
 		return l.Invalid("neither Token nor All is set; set one of them")
@@ -43,7 +43,7 @@ func (o *BreakOptions) check(l *server.Lock) error {
 // Break ends leases and queue entries, of this keeper or another. It first reads which there are. Waiters are ended before holders,
 // the last in the queue first, so that none of them is granted what the others had. After an error it returns what was ended
 // before it.
-func Break(ctx context.Context, l *server.Lock, o BreakOptions) (*Broken, error) {
+func Break(ctx context.Context, l *server.Resource, o BreakOptions) (*Broken, error) {
 	if err := o.check(l); err != nil {
 		return nil, err
 	}
@@ -89,7 +89,7 @@ func returnsByClock(token string) bool {
 }
 
 // noteBroken notes the outcome for one token. A token that had nothing any more was not broken.
-func noteBroken(l *server.Lock, done *Broken, r protocol.BreakReply, o BreakOptions, token string, add func()) {
+func noteBroken(l *server.Resource, done *Broken, r protocol.BreakReply, o BreakOptions, token string, add func()) {
 	if r.Code == lua.Refused {
 		return
 	}
@@ -102,7 +102,7 @@ func noteBroken(l *server.Lock, done *Broken, r protocol.BreakReply, o BreakOpti
 }
 
 // breakingArg returns the limits that break.lua goes by if the server has lost them: as few as there can be.
-func breakingArg(l *server.Lock) string {
+func breakingArg(l *server.Resource) string {
 	switch {
 	case l.Scripts().Limit == nil:
 		return ""
@@ -113,7 +113,7 @@ func breakingArg(l *server.Lock) string {
 }
 
 // breakToken ends what a token has. If an answer was lost, a token that has nothing when it is asked again counts as ended.
-func breakToken(ctx context.Context, l *server.Lock, token, arg, notice string) (protocol.BreakReply, error) {
+func breakToken(ctx context.Context, l *server.Resource, token, arg, notice string) (protocol.BreakReply, error) {
 	var none protocol.BreakReply
 	if err := server.ContextError(ctx); err != nil {
 		return none, l.Fail(err)

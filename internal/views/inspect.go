@@ -29,7 +29,7 @@ type Waiter struct {
 
 // Holders returns the leases of the lock. A long list is read in pages; leases that are granted or end meanwhile may or may
 // not be included.
-func Holders(ctx context.Context, l *server.Lock) (list []Holder, err error) {
+func Holders(ctx context.Context, l *server.Resource) (list []Holder, err error) {
 	err = eachHolder(ctx, l, protocol.InspectHolders, func(h Holder) { list = append(list, h) })
 	if err != nil {
 		return nil, err
@@ -39,7 +39,7 @@ func Holders(ctx context.Context, l *server.Lock) (list []Holder, err error) {
 }
 
 // FirstHolders returns at most so many leases of the lock, at most PageSize, and how many there are. It asks for no others.
-func FirstHolders(ctx context.Context, l *server.Lock, most int) (list []Holder, total int, err error) {
+func FirstHolders(ctx context.Context, l *server.Resource, most int) (list []Holder, total int, err error) {
 	page, n, err := holders(ctx, l, protocol.InspectHolders, protocol.Holder{}, most)
 	if err != nil {
 		return nil, 0, err
@@ -53,7 +53,7 @@ func FirstHolders(ctx context.Context, l *server.Lock, most int) (list []Holder,
 
 // eachHolder calls f once for each lease, or for each request whose permits have not returned. It reads them in pages. These go on at
 // the place at which the one before ended, so that nothing is left out that is there all the time.
-func eachHolder(ctx context.Context, l *server.Lock, subject int, f func(Holder)) error {
+func eachHolder(ctx context.Context, l *server.Resource, subject int, f func(Holder)) error {
 	seen := map[string]bool{}
 	for last := (protocol.Holder{}); ; {
 		page, _, err := holders(ctx, l, subject, last, server.PageSize)
@@ -74,7 +74,7 @@ func eachHolder(ctx context.Context, l *server.Lock, subject int, f func(Holder)
 }
 
 // holders requests one page of holders, behind the last one that was listed, and how many there are.
-func holders(ctx context.Context, l *server.Lock, subject int, last protocol.Holder, count int) ([]protocol.Holder, int64, error) {
+func holders(ctx context.Context, l *server.Resource, subject int, last protocol.Holder, count int) ([]protocol.Holder, int64, error) {
 	v, err := inspect(ctx, l, subject, last.Place, count, last.Token)
 	if err != nil {
 		return nil, 0, err
@@ -90,13 +90,13 @@ func newHolder(h protocol.Holder) Holder {
 	return Holder{Token: h.Token, Fence: uint64(max(h.Fence, 0)), ExpiresIn: server.Duration(h.ExpiresIn)}
 }
 
-func labelHolders(ctx context.Context, l *server.Lock, list []Holder) {
+func labelHolders(ctx context.Context, l *server.Resource, list []Holder) {
 	labelOwners(ctx, l, len(list), func(i int) (string, *string) { return list[i].Token, &list[i].Owner })
 }
 
 // Waiters returns the queue in order. A long queue is read in pages; waiters that join or leave meanwhile may or may not be
 // included.
-func Waiters(ctx context.Context, l *server.Lock) ([]Waiter, error) {
+func Waiters(ctx context.Context, l *server.Resource) ([]Waiter, error) {
 	var list []Waiter
 	for after := int64(0); ; {
 		v, err := inspect(ctx, l, protocol.InspectWaiters, after, server.PageSize, "")
@@ -134,7 +134,7 @@ func heartbeatTimeoutOf(s *server.Server, token string) time.Duration {
 // markUnconfirmed sets which leases were granted to waiters and not renewed yet: they end when their claim ttl is over. Those that were
 // renewed end a ttl later than that at least, so the time at which the holders were read need not be known exactly. It asks for the
 // server's time only if a lease ends soon.
-func markUnconfirmed(ctx context.Context, l *server.Lock, holders []Holder) error {
+func markUnconfirmed(ctx context.Context, l *server.Resource, holders []Holder) error {
 	var now int64
 	for i := range holders {
 		h := &holders[i]
@@ -155,7 +155,7 @@ func markUnconfirmed(ctx context.Context, l *server.Lock, holders []Holder) erro
 }
 
 // labelOwners sets the owners of n entries, each by its token.
-func labelOwners(ctx context.Context, l *server.Lock, n int, entry func(int) (token string, owner *string)) {
+func labelOwners(ctx context.Context, l *server.Resource, n int, entry func(int) (token string, owner *string)) {
 	keepers := make([]string, n)
 	ids := map[string]bool{}
 	for i := range n {
@@ -176,7 +176,7 @@ func labelOwners(ctx context.Context, l *server.Lock, n int, entry func(int) (to
 }
 
 // inspect requests one page. It makes up to MaxTries attempts.
-func inspect(ctx context.Context, l *server.Lock, subject int, after int64, count int, token string) ([]any, error) {
+func inspect(ctx context.Context, l *server.Resource, subject int, after int64, count int, token string) ([]any, error) {
 	if err := server.ContextError(ctx); err != nil {
 		return nil, l.Fail(err)
 	}

@@ -33,7 +33,7 @@ type LimitsInForce struct {
 const foreignTTL = 30 * time.Second
 
 // LockOf returns a lock of a kind and a name, to look at it or to break it. The error is ErrInvalid.
-func LockOf(s *server.Server, kind, name string) (*server.Lock, error) {
+func LockOf(s *server.Server, kind, name string) (*server.Resource, error) {
 	set, err := setOf(kind)
 	if err != nil {
 		return nil, err
@@ -41,15 +41,15 @@ func LockOf(s *server.Server, kind, name string) (*server.Lock, error) {
 	if s == nil {
 		return nil, server.InvalidFor(kind, name, "the keeper is nil")
 	}
-	l := &server.Lock{}
-	if err := s.InitLock(l, server.Spec{Scripts: set, Name: name, TTL: foreignTTL, MetadataTTL: s.Config.MetadataTTL}); err != nil {
+	l := &server.Resource{}
+	if err := s.InitResource(l, server.Spec{Scripts: set, Name: name, TTL: foreignTTL, MetadataTTL: s.Config.MetadataTTL}); err != nil {
 		return nil, server.OfLock(kind, name, err)
 	}
 	return l, nil
 }
 
 // Inspect returns the state of the lock. It blocks for several round trips, between which the lock may change hands.
-func Inspect(ctx context.Context, l *server.Lock) (*Inspection, error) {
+func Inspect(ctx context.Context, l *server.Resource) (*Inspection, error) {
 	holders, err := Holders(ctx, l)
 	if err != nil {
 		return nil, err
@@ -99,7 +99,7 @@ type metadata struct {
 	limits *protocol.Limits // nil: none
 }
 
-func readMetadata(l *server.Lock) (m metadata, err error) {
+func readMetadata(l *server.Resource) (m metadata, err error) {
 	pipe := l.Server().Config.Client.Pipeline()
 	fields := pipe.HMGet(context.Background(), l.KeyOf(server.MetaKey), "seq", "limits")
 	if err := server.Execute(pipe); err != nil {
@@ -121,7 +121,7 @@ func readMetadata(l *server.Lock) (m metadata, err error) {
 }
 
 // inForce counts what is used of the limits.
-func inForce(ctx context.Context, l *server.Lock, limits protocol.Limits, holders []Holder) (*LimitsInForce, error) {
+func inForce(ctx context.Context, l *server.Resource, limits protocol.Limits, holders []Holder) (*LimitsInForce, error) {
 	held := 0
 	for _, h := range holders {
 		held += permitsOf(h.Token)
@@ -147,7 +147,7 @@ func inForce(ctx context.Context, l *server.Lock, limits protocol.Limits, holder
 }
 
 // serverTime returns the time of the server that has the lock, in µs.
-func serverTime(l *server.Lock) (int64, error) {
+func serverTime(l *server.Resource) (int64, error) {
 	ctx := context.Background()
 	rdb := l.Server().Config.Client
 	pipe := rdb.Pipeline()

@@ -35,7 +35,7 @@ type loggedWait struct {
 // longWait is one wait that is watched.
 type longWait struct {
 	of      *LongWaits
-	lock    *server.Lock
+	lock    *server.Resource
 	began   time.Time
 	holders func(ctx context.Context, most int) ([]Holder, int, error)
 	over    atomic.Bool // nobody waits any more
@@ -43,7 +43,7 @@ type longWait struct {
 
 // Watch logs who holds the lock if stop is not called within the bound, however many wait. holders reads the first of those that hold it,
 // and how many there are.
-func (ws *LongWaits) Watch(l *server.Lock, holders func(ctx context.Context, most int) ([]Holder, int, error)) (stop func()) {
+func (ws *LongWaits) Watch(l *server.Resource, holders func(ctx context.Context, most int) ([]Holder, int, error)) (stop func()) {
 	if ws.Bound == 0 {
 		return func() {}
 	}

@@ -19,7 +19,7 @@ import (
 // library gains.
 const (
 	maxCoreLines = 15_512
-	maxNamesakes = 7 // types called Lock or Lease
+	maxNamesakes = 4 // types called Lock or Lease
 )
 
 // TestCore checks the bounds, and logs the figures.

@@ -27,9 +27,9 @@ type Spec struct {
 	PolicyArg   string        // of the policy, if it takes one
 }
 
-// Lock is one name of one primitive at a server: its keys, its scripts, and the arguments of its calls. It is safe for concurrent
+// Resource is one name of one primitive at a server: its keys, its scripts, and the arguments of its calls. It is safe for concurrent
 // use, and immutable but for what all locks of the name share.
-type Lock struct {
+type Resource struct {
 	*sharedParams
 	s        *Server
 	scripts  *lua.Set
@@ -64,8 +64,8 @@ type sharedParams struct {
 	args    scriptArgs
 }
 
-// InitLock sets l, which is zero, to the lock of a spec. The error is ErrInvalid.
-func (s *Server) InitLock(l *Lock, spec Spec) error {
+// InitResource sets r, which is zero, to what a spec describes. The error is ErrInvalid.
+func (s *Server) InitResource(r *Resource, spec Spec) error {
 	keys, err := protocol.KeysOf(s.Config.Prefix, spec.Name, spec.Scripts.KeyKind, spec.Scripts.PlainKey)
 	if err != nil {
 		return Invalid("%w", err)
@@ -74,9 +74,9 @@ func (s *Server) InitLock(l *Lock, spec Spec) error {
 		return err
 	}
 	ttl := Millis(spec.TTL)
-	l.s, l.scripts, l.name, l.ClaimTTL = s, spec.Scripts, spec.Name, min(ttl, Millis(s.Config.HeartbeatTimeout))
+	r.s, r.scripts, r.name, r.ClaimTTL = s, spec.Scripts, spec.Name, min(ttl, Millis(s.Config.HeartbeatTimeout))
 	for i, key := range keys.All() {
-		l.keys[i] = key
+		r.keys[i] = key
 	}
 	sharded, channelPrefix := s.Subscriber.Sharded(), s.Config.Prefix+"wake:"
 	if sharded {
@@ -88,11 +88,11 @@ func (s *Server) InitLock(l *Lock, spec Spec) error {
 		queueTTL: protocol.QueueTTL(Millis(s.Config.HeartbeatTimeout)), channelPrefix: channelPrefix,
 		fastTTL: ttl, fastEpoch: protocol.EpochArg(metadataTTL), epoch: protocol.EpochOf(metadataTTL),
 	}
-	l.fast = protocol.FastOf(spec.Scripts, spec.PolicyArg)
-	if l.scripts.Limit != nil {
+	r.fast = protocol.FastOf(spec.Scripts, spec.PolicyArg)
+	if r.scripts.Limit != nil {
 		args.fastLimits = spec.PolicyArg
 	}
-	if l.FastOfWindow() {
+	if r.FastOfWindow() {
 		args.fastTTL = nil
 	}
 	params := sharedParams{ttl, channelPrefix, args}
@@ -101,44 +101,44 @@ func (s *Server) InitLock(l *Lock, spec Spec) error {
 	if s.params == nil || *s.params != params {
 		s.params = &params
 	}
-	l.sharedParams = s.params
+	r.sharedParams = s.params
 	return nil
 }
 
 // Name returns what is locked.
-func (l *Lock) Name() string { return l.name }
+func (r *Resource) Name() string { return r.name }
 
 // Kind returns the primitive.
-func (l *Lock) Kind() string { return l.scripts.Kind }
+func (r *Resource) Kind() string { return r.scripts.Kind }
 
 // Scripts returns the scripts of the primitive.
-func (l *Lock) Scripts() *lua.Set { return l.scripts }
+func (r *Resource) Scripts() *lua.Set { return r.scripts }
 
 // Server returns where the lock is.
-func (l *Lock) Server() *Server { return l.s }
+func (r *Resource) Server() *Server { return r.s }
 
 // Key returns the key of the leases, which identifies the lock among all locks of a server.
-func (l *Lock) Key() string { return l.KeyOf(LockKey) }
+func (r *Resource) Key() string { return r.KeyOf(LockKey) }
 
 // Fast returns the scripts of the common cases.
-func (l *Lock) Fast() *lua.Fast { return l.fast }
+func (r *Resource) Fast() *lua.Fast { return r.fast }
 
 // FastOfWindow reports whether the fast script that acquires is window_acquire.lua, which takes one permit and no ttl, and replies what
 // remains as well.
-func (l *Lock) FastOfWindow() bool { return l.fast == &l.scripts.FastWindow }
+func (r *Resource) FastOfWindow() bool { return r.fast == &r.scripts.FastWindow }
 
 // KeyOf returns one of the lock's keys.
-func (l *Lock) KeyOf(index lua.Key) string { return l.keys[index].(string) }
+func (r *Resource) KeyOf(index lua.Key) string { return r.keys[index].(string) }
 
 // PolicyArg returns what the policy is told, if the request itself does not say it.
-func (l *Lock) PolicyArg() any { return l.args.policyArg }
+func (r *Resource) PolicyArg() any { return r.args.policyArg }
 
 // Same reports whether the locks are the same one, with other settings perhaps.
-func (l *Lock) Same(other *Lock) bool { return l.keys == other.keys && l.s == other.s }
+func (r *Resource) Same(other *Resource) bool { return r.keys == other.keys && r.s == other.s }
 
 // AllKeys returns the keys in the order in which scripts take them.
-func (l *Lock) AllKeys() []string {
-	return []string{l.KeyOf(LockKey), l.KeyOf(MetaKey), l.KeyOf(QueueKey), l.KeyOf(TombstonesKey)}
+func (r *Resource) AllKeys() []string {
+	return []string{r.KeyOf(LockKey), r.KeyOf(MetaKey), r.KeyOf(QueueKey), r.KeyOf(TombstonesKey)}
 }
 
 // CheckTTL returns an ErrInvalid that names the option if a duration cannot be that of a lease.
@@ -168,10 +168,10 @@ func (f *lockError) Error() string {
 }
 
 // Fail returns an error of this lock; see OfLock.
-func (l *Lock) Fail(list ...error) error { return OfLock(l.scripts.Kind, l.name, list...) }
+func (r *Resource) Fail(list ...error) error { return OfLock(r.scripts.Kind, r.name, list...) }
 
 // Invalid returns an ErrInvalid of this lock; see Invalid.
-func (l *Lock) Invalid(format string, args ...any) error { return l.Fail(Invalid(format, args...)) }
+func (r *Resource) Invalid(format string, args ...any) error { return r.Fail(Invalid(format, args...)) }
 
 // OfLock returns an error of a lock with its causes. Causes that are nil are omitted, and the lock is named only once. If the kind is
 // empty, the error is about no lock until it is a cause of another one.
@@ -190,28 +190,28 @@ func OfLock(kind, name string, list ...error) error {
 }
 
 // FailIf is Fail of one cause, or nil if that is nil.
-func (l *Lock) FailIf(err error) error {
+func (r *Resource) FailIf(err error) error {
 	if err == nil {
 		return nil
 	}
-	return l.Fail(err)
+	return r.Fail(err)
 }
 
 // AlsoEnded makes the error of a request match ctx.Err() and the cause of ctx if ctx has ended, whatever else went wrong.
-func (l *Lock) AlsoEnded(ctx context.Context, err error) error {
+func (r *Resource) AlsoEnded(ctx context.Context, err error) error {
 	if end := ctx.Err(); err != nil && end != nil && !(errors.Is(err, end) && errors.Is(err, context.Cause(ctx))) {
-		return l.Fail(err, ContextError(ctx))
+		return r.Fail(err, ContextError(ctx))
 	}
 	return err
 }
 
 // ReleasedError returns ErrReleased as an error of this lock, always the same.
-func (l *Lock) ReleasedError() error {
-	if err := l.released.Load(); err != nil {
+func (r *Resource) ReleasedError() error {
+	if err := r.released.Load(); err != nil {
 		return err
 	}
-	err := l.Fail(ErrReleased).(*lockError)
-	l.released.Store(err)
+	err := r.Fail(ErrReleased).(*lockError)
+	r.released.Store(err)
 	return err
 }
 
