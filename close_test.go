@@ -51,8 +51,8 @@ func TestCloseEndsWaits(t *testing.T) {
 			p.unanswered()
 			short, cancel := context.WithTimeout(background, 10*time.Millisecond)
 			defer cancel()
-			_, _ = l.Upgrade(short, h) // its outcome is unknown
-			return func(ctx context.Context) error { _, err := l.Upgrade(ctx, h); return err }
+			_ = l.Upgrade(short, h) // its outcome is unknown
+			return func(ctx context.Context) error { return l.Upgrade(ctx, h) }
 		}},
 		"the subscription of a waiter": {options: lockkeeper.Options{HeartbeatInterval: time.Minute}, begin: func(b *bubble, p *process) call {
 			b.process().hold("x")
@@ -136,10 +136,7 @@ func TestCloseDuringUpgrade(t *testing.T) {
 		other, l := must.Get(q.rwlock(nil).RLock(background))(b), p.rwlock(nil)
 		read := must.Get(l.RLock(background))(b)
 		ended := make(chan error)
-		go func() {
-			_, err := l.Upgrade(background, read)
-			ended <- err
-		}()
+		go func() { ended <- l.Upgrade(background, read) }()
 		synctest.Wait()
 		b.must(p.Close())
 		if err := <-ended; !errors.Is(err, lockkeeper.ErrClosed) || errors.Is(err, context.Canceled) {

@@ -50,8 +50,8 @@ type Hooks struct {
 	Succeeded func(Event)
 }
 
-// LossReason says why a lease was lost, as a word for metrics and logs. The error says more, and matches ErrUnavailable,
-// *BrokenError or *NotAcknowledgedError if that is the reason. The reasons are
+// LossReason says why a lease was lost, as a word for metrics and logs. The error says more, and matches ErrUnavailable or
+// *BrokenError if that is the reason. The reasons are
 //
 //	gone              the server does not have it: it expired there, or its key was deleted, evicted, overwritten or failed over
 //	unavailable       renewals were not answered until the deadline
@@ -60,20 +60,16 @@ type Hooks struct {
 //	max_lifetime      its MaxLifetime is over
 //	no_majority       redlock: too few servers have it
 //	broken            somebody has broken it
-//	not_acknowledged  rwlock: too few replicas acknowledged its conversion
 //
 // A reason that is none of them is "".
 type LossReason string
 
-// The reasons that package server does not know.
-const (
-	lossBroken          LossReason = "broken"
-	lossNotAcknowledged LossReason = "not_acknowledged"
-)
+// lossBroken is the reason that package server does not know.
+const lossBroken LossReason = "broken"
 
 // LossReasons returns all reasons.
 func LossReasons() []LossReason {
-	all := []LossReason{lossBroken, lossNotAcknowledged}
+	all := []LossReason{lossBroken}
 	for _, reason := range []server.LossReason{
 		server.LossGone, server.LossUnavailable, server.LossExpired, server.LossNotRenewed, server.LossMaxLifetime, server.LossNoMajority,
 	} {
@@ -85,12 +81,8 @@ func LossReasons() []LossReason {
 // lossReasonOf returns why a lease was lost, by its error.
 func lossReasonOf(err error) LossReason {
 	var broken *BrokenError
-	var replicas *NotAcknowledgedError
-	switch {
-	case errors.As(err, &broken):
+	if errors.As(err, &broken) {
 		return lossBroken
-	case errors.As(err, &replicas):
-		return lossNotAcknowledged
 	}
 	return LossReason(server.LossReasonOf(err))
 }

@@ -13,7 +13,7 @@ type Holder struct {
 	Token     string        // as of Lease.Token
 	Keeper    string        // the Keeper.ID of the holder; "" if another library holds the lock
 	Owner     string        // the Options.Owner of the holder's keeper; "" if it is not known
-	Since     time.Time     // when it was granted; zero if another library holds the lock
+	Since     time.Time     // when it was granted, or converted; zero if another library holds the lock
 	Fence     uint64        // 0 if another library holds the lock
 	ExpiresIn time.Duration // until the lease expires if it is not renewed, or permits return by the clock; negative for another library's key without an expiry
 	Permits   int           // of a semaphore or rate limit: how many it has; else 0
@@ -32,7 +32,7 @@ type Holder struct {
 
 // Waiter is a queued request at the server, of any process. Times are by the server's clock.
 type Waiter struct {
-	Token    string        // of the request; its lease will have the same
+	Token    string        // of the request; its lease will have the same, unless the request is an upgrade
 	Keeper   string        // the Keeper.ID of the waiter
 	Owner    string        // the Options.Owner of the waiter's keeper; "" if it is not known
 	WaitTime time.Duration // since it was queued
@@ -50,7 +50,7 @@ func newHolders(list []views.Holder) []Holder {
 	all := make([]Holder, len(list))
 	for i, h := range list {
 		t, _ := protocol.ParseToken(h.Token) // zero for the token of another library
-		all[i] = Holder{h.Token, t.Keeper, h.Owner, granted(h.Fence), h.Fence, h.ExpiresIn, permits(t), writes(t), h.Unconfirmed, t.Note, strings.Contains(t.Flags, protocol.FlagBlock)}
+		all[i] = Holder{h.Token, t.Keeper, h.Owner, granted(h.Fence), h.Fence, h.ExpiresIn, permits(t), writes(t) != h.Converted, h.Unconfirmed, t.Note, strings.Contains(t.Flags, protocol.FlagBlock)}
 	}
 	return all
 }

@@ -39,7 +39,8 @@ func (l *Lease) Token() string {
 
 // Fence returns the fencing token: a number larger than the fence of every earlier lease of this name. This holds even after
 // the server has lost its data, unless its clock was set back at the same time. It does not change during the life of the
-// lease. Callers of a process that share a lease (Linger in the Options of mutex, rwlock and semaphore) have the same fence.
+// lease, but for Upgrade and Downgrade of a read-write lock, which raise it. Callers of a process that share a lease (Linger in
+// the Options of mutex, rwlock and semaphore) have the same fence.
 //
 // A store that remembers the largest fence that it has seen, in reads and writes, and refuses smaller ones, is protected from
 // holders that have lost the lock without knowing it yet.
@@ -120,7 +121,7 @@ func LeaseFromContext(ctx context.Context) *Lease {
 
 // Extend makes the lease last for at least ttl from now, and never less than before. Renewals, if the lease has any, request
 // that ttl from then on, unless they request a longer one already. Extend blocks until the server has answered, until ctx ends, or
-// until the retry policy gives up. If the lease was just converted (Upgrade, Downgrade), it waits for the reply to that first.
+// until the retry policy gives up.
 //
 // The error matches ErrLost or ErrReleased if the lease has ended; Extend never acquires it again. It matches ErrInvalid if ttl
 // is out of range or exceeds what is left of MaxLifetime, or if the lock has Linger, since other callers of the process may share the

@@ -11,6 +11,6 @@ import (
 // inspector. Everybody who can read the server's keys can read it.
 //
 // A note has at most 64 bytes and no characters that cannot be printed; with any other, an acquisition fails with [ErrInvalid].
-// It is a part of the token, at 4 bytes for 3, and costs no command. A converted lease keeps its note if the context of the
-// conversion has none. A lease that callers of a process share (option Linger) has the note of the first one.
+// It is a part of the token, at 4 bytes for 3, and costs no command. A lease keeps its note when it is converted. One that callers of a
+// process share (option Linger) has the note of the first of them.
 func WithNote(ctx context.Context, note string) context.Context { return keeper.WithNote(ctx, note) }

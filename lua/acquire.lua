@@ -5,7 +5,7 @@
 -- KEYS[4] tombstones    zset: token -> ms until which its request is refused
 -- ARGV[1] token    of this request
 -- ARGV[2] ttl      ms of the lease
--- ARGV[3] policy_arg  rwlock: token of the lease that this one replaces; semaphore: the limits as the caller knows them; else empty
+-- ARGV[3] policy_arg  rwlock: of an upgrade, the token of its lease; semaphore: the limits as the caller knows them; else empty
 -- ARGV[4] metadata_ttl  ms for which metadata is kept, see lib/metadata
 -- ARGV[5] queue_ttl    ms for which the queue is kept with this request in it: QUEUE_GRACE more than a heartbeat counts; none for a try
 -- ARGV[6] max_wait     ms that the caller can wait at most; a request that is certain to wait longer is refused; 0: unknown;
@@ -60,8 +60,6 @@ if code and code ~= GRANTED then
 end
 
 if code == GRANTED then
-  -- A lease that replaces another may end sooner than that.
-  run.head_stale = true
   local more = admit(run)
   save_metadata(run, run.metadata_ttl, false, min_left)
   return {GRANTED, fence_or_ms, now, now + ttl, more + run.limits_changed}

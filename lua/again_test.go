@@ -185,7 +185,7 @@ func readOnlyCalls(b *bench) []onReadOnly {
 			isRead(b)
 			b.wantAcquire(lua.Granted, read, 0)
 		}
-		convert := func(token, origin string) []any { return acquireArgs(token, ttl, 0, origin, 0) }
+		upgrade := acquireArgs(rwToken("b", 2, "u1"), ttl, 0, read, 0)
 		list = append(list,
 			onReadOnly{"a read behind a waiting writer", func(b *bench) {
 				isRead(b)
@@ -194,14 +194,14 @@ func readOnlyCalls(b *bench) []onReadOnly {
 			onReadOnly{"a write beside a reader", isRead, set.Acquire, ask(write, 0)},
 			onReadOnly{"an upgrade beside another", func(b *bench) {
 				twoRead(b)
-				b.code(b.convert(rwToken("a", 2, "u"), reader, heartbeatTTL), lua.Waiting)
-			}, set.Acquire, convert(rwToken("b", 2, "u"), read)},
-			onReadOnly{"an upgrade beside a reader", twoRead, set.Acquire, convert(rwToken("b", 2, "u"), read)},
-			onReadOnly{"an upgrade of nothing", free, set.Acquire, convert(rwToken("b", 2, "u"), read)},
-			onReadOnly{"a downgrade of nothing", free, set.Acquire, convert(rwToken("b", 2, "d"), write)},
+				b.upgrade(lua.Waiting, rwToken("a", 2, "u1"), reader)
+			}, set.Acquire, upgrade},
+			onReadOnly{"an upgrade beside a reader", twoRead, set.Acquire, upgrade},
+			onReadOnly{"an upgrade of nothing", free, set.Acquire, upgrade},
+			onReadOnly{"a downgrade of nothing", free, set.Downgrade, downgradeArgs(write, 1, "")},
 			onReadOnly{"a downgrade of a read", func(b *bench) {
 				b.wantAcquire(lua.Granted, read, 0)
-			}, set.Acquire, convert(rwToken("b", 2, "d"), read)})
+			}, set.Downgrade, downgradeArgs(read, 1, "")})
 	case lua.Semaphore:
 		holds := func(n int) func(*bench) {
 			return func(b *bench) { b.semaphoreAcquire(lua.Granted, three, permitToken("a", 1, "h", n), 0) }

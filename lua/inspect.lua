@@ -7,7 +7,7 @@
 -- ARGV[2] after    the place after which they begin; ignored for holders without a token, and for a break
 -- ARGV[3] count    how many to list at most; ignored for a break
 -- ARGV[4] token    of a holder: which of those that have that place was listed last; empty: none was listed. Of a break: whose
--- returns {how many, how many there are, then token, fence, ms left, place for each holder}
+-- returns {how many, how many there are, then token, fence, ms left, place, 1 if it was converted or 0 for each holder}
 --       | {how many, then token, place, ms waited, ms until its heartbeat lapses for each waiter}
 --       | {how many, then the notice of each break, see break}
 -- writes nothing; work O(log n + count). Pages go on by place, whatever comes and goes between them: a holder that is renewed gets
@@ -36,7 +36,7 @@ if subject ~= WAITERS then
   local run = load_metadata()
   local list, total = holders(run, after, token, count, subject == TAKEN_BY_CLOCK)
   reply[2] = total
-  for _, holder in ipairs(list) do append(unpack(holder)) end
+  for _, h in ipairs(list) do append(h[1], h[2], h[3], h[4], h[5] or 0) end
   return run.type_error or reply
 end
 local list = call('ZRANGE', queue, '(' .. after, BEHIND_WAITERS, 'BYSCORE', 'LIMIT', 0, count, 'WITHSCORES')

@@ -70,6 +70,7 @@ type Set struct {
 	RaiseFence *Script // only of the redlock; else nil
 	Identity   *Script // only of the redlock; else nil
 	Complete   *Script // only of the mutex, for once; else nil
+	Downgrade  *Script // only of the rwlock; else nil
 
 	Fast       Fast // of the semaphore and the rate limit: for permits that are held
 	FastWindow Fast // of these: for one permit that returns by the clock; Acquire takes no ttl, and replies what remains as well
@@ -104,7 +105,7 @@ func (s *Set) extends(policy string) bool { return slices.Contains(s.policies, p
 
 // Scripts returns all scripts of the set.
 func (s *Set) Scripts() []*Script {
-	all := []*Script{s.Acquire, s.Release, s.Renew, s.Heartbeat, s.Inspect, s.Break, s.Limit, s.Allow, s.RaiseFence, s.Identity, s.Complete}
+	all := []*Script{s.Acquire, s.Release, s.Renew, s.Heartbeat, s.Inspect, s.Break, s.Limit, s.Allow, s.RaiseFence, s.Identity, s.Complete, s.Downgrade}
 	for _, f := range []Fast{s.Fast, s.FastWindow, s.FastBoth} {
 		for _, script := range []*Script{f.Acquire, f.Release, f.HandOn, f.Renew} {
 			if !slices.Contains(all, script) {
@@ -137,6 +138,7 @@ func newSet(policies ...string) *Set {
 		set.RaiseFence, set.Identity = set.script("raise_fence"), set.script("identity")
 		set.Fast = Fast{Release: set.fast("mutex_release"), Renew: set.fast("mutex_renew")} // it never waits
 	case "rwlock":
+		set.Downgrade = set.script("downgrade")
 		set.Fast = set.fasts("rwlock_acquire", "rwlock_release", "rwlock_hand_on", "leases_renew")
 	case "semaphore":
 		set.Limit = set.script("limit")

@@ -7,12 +7,11 @@
 -- ARGV[1] token    of the request
 -- ARGV[2] metadata_ttl  ms for which metadata is kept, see lib/metadata
 -- ARGV[3] tombstone     ms during which a late copy of the request is refused; 0, or none: it is not
--- ARGV[4] cancel   0, or none: the lease was held; 1: the caller never learned of a lease; 2: as 1, but a lease that has replaced
---                  another is kept, and the reply is HELD
+-- ARGV[4] cancel   0, or none: the lease was held; 1: the caller never learned of a lease
 -- ARGV[5] yield    mutex: ms for which the key is left free after the lease, at most once in ten times as long; none: it is not
 -- ARGV[5..] tokens  in place of yield if cancel is 1: others, a few hundred at most, of which tombstone and cancel hold as well
--- returns GRANTED: it had a lease | LEFT: it had a place | REFUSED: it had nothing | HELD: it has a lease. To that is added RELEASE_MORE if
---         there is more to admit, or RELEASE_QUEUE_EMPTY if the queue is empty. Of several tokens: GRANTED if
+-- returns GRANTED: it had a lease | LEFT: it had a place | REFUSED: it had nothing. To that is added RELEASE_MORE if there is
+--         more to admit, or RELEASE_QUEUE_EMPTY if the queue is empty. Of several tokens: GRANTED if
 --         one had a lease, else LEFT if one had a place
 -- writes KEYS[1..4], deletions first; work O(log n) for each token
 -- include: lib/prelude
@@ -30,7 +29,6 @@ if cancel == '1' then
 end
 local run = load_metadata(metadata_ttl)
 local outcome = end_lease(run, token, cancel, yield)
-if outcome == HELD then return HELD end
 for i = 2, #tokens do outcome = math.max(outcome, end_lease(run, tokens[i], cancel)) end
 
 if tombstone == 0 and not yield and call('EXISTS', queue) == 0 then

@@ -5,7 +5,7 @@
 -- ARGV[1] token    of the lease
 -- ARGV[2] ttl      ms from now for which the lease lasts at least
 -- ARGV[3] metadata_ttl  ms for which metadata is kept, see lib/metadata
--- returns {GRANTED, fence} | {REFUSED}
+-- returns {GRANTED, fence}, and 1 if the lease was converted | {REFUSED}
 -- writes KEYS[1..2]; work O(log n)
 -- include: lib/prelude
 -- include: lib/constants
@@ -18,4 +18,4 @@ if run.type_error then return run.type_error end
 if not held then return {REFUSED} end
 local fence = confirm(run, token, ttl)
 save_renewal(run, token, ttl)
-return {GRANTED, fence}
+return {GRANTED, fence, run.converted}

@@ -23,6 +23,9 @@ const (
 	ReleaseQueueEmpty = 32 // nobody waits
 )
 
+// RenewConverted is added to the code of a renewal by a fast script if the lease was converted: it reads, or writes, other than its token says.
+const RenewConverted = 16
+
 // The notes in the replies of Acquire, Allow and Limit are a sum of these.
 const (
 	NoteMore   = 1 // as ReleaseMore

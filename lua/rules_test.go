@@ -84,7 +84,7 @@ func TestIncludesLeadTheFile(t *testing.T) {
 
 var (
 	functionHead = regexp.MustCompile(`^local function (\w+)\(([\w, .]*)\)`)
-	constants    = regexp.MustCompile(`^local [A-Z_, ]+ = (('[^']*'|-?\d[\de]*|true|false)(, )?)+\n$`)
+	constants    = regexp.MustCompile(`^local [A-Z_, ]+ = (('[^']*'|-?\d[\de.]*|true|false)(, )?)+\n$`)
 	alias        = regexp.MustCompile(`^local (\w+) = (\w+)\n$`)
 )
 

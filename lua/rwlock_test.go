@@ -15,7 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// rwToken returns a token with flags and a number, such as "r", "w16", "u" and "d".
+// rwToken returns a token with flags and a number, such as "r", "w16" and "u1".
 func rwToken(keeper string, serial int, what string) string { return token(keeper, serial) + what }
 
 // onRW runs a test of the read-write lock on both servers. After it, every key must have an expiry.
@@ -65,10 +65,39 @@ func (b *bench) allExpireBut(one int) {
 	}
 }
 
-// convert acquires a lease that replaces another.
-func (b *bench) convert(token, origin string, heartbeatTTL int64) []any {
+// upgrade asks that a lease writes, expects a reply code, and returns what follows it.
+func (b *bench) upgrade(want int, token, lease string) []any {
 	b.Helper()
-	return b.eval(b.set.Acquire, acquireArgs(token, ttl, heartbeatTTL, origin, 0))
+	got := b.eval(b.set.Acquire, acquireArgs(token, ttl, heartbeatTTL, lease, 0))
+	b.code(got, want)
+	return got[1:]
+}
+
+// downgrade lets a lease with that fence read, expects a reply code, and returns what follows it.
+func (b *bench) downgrade(want int, lease string, fence int64, upgrade string) []any {
+	b.Helper()
+	got := b.eval(b.set.Downgrade, downgradeArgs(lease, fence, upgrade))
+	b.code(got, want)
+	return got[1:]
+}
+
+func downgradeArgs(lease string, fence int64, upgrade string) []any {
+	return protocol.DowngradeArgs(nil, lease, fence, int64(metadataTTL), upgrade, 60_000)
+}
+
+// writes expects that a lease writes, or reads: that a reader is refused, or granted a lease, which it releases.
+func (b *bench) writes(want bool) {
+	b.Helper()
+	code := lua.Granted
+	if want {
+		code = lua.Refused
+	}
+	other := rwToken("z", 1, "r")
+	b.wantAcquire(code, other, 0)
+	b.wantAcquire(lua.Refused, rwToken("z", 2, "w16"), 0)
+	if !want {
+		b.code(b.release(other, 0), lua.Granted)
+	}
 }
 
 // wantAcquire acquires, expects a reply code, and returns what follows it.
@@ -139,6 +168,106 @@ func (b *bench) notNotified(keeper string, sub *redis.PubSub) {
 	b.rdb.Publish(ctx, channelPrefix+keeper+way, "mark")
 	m := b.message(sub)
 	must.That(b, len(m) == 1 && m[0] == "mark", "message %v", m)
+}
+
+// TestConversions: a lease that is converted keeps its token and its end, and gets a larger fence. Each step may be repeated, and is late once
+// another one has followed.
+func TestConversions(t *testing.T) {
+	onRW(t, func(b *bench) {
+		b.listen("a") // or nobody waits there
+		lease, other, first, second := rwToken("a", 1, "r"), rwToken("b", 1, "r"), rwToken("a", 2, "u1"), rwToken("a", 3, "u2")
+		fence := b.wantAcquire(lua.Granted, lease, 0)[0].(int64)
+		b.wantAcquire(lua.Granted, other, 0)
+		b.upgrade(lua.Waiting, first, lease)
+		b.upgrade(lua.Conflict, rwToken("b", 2, "u1"), other)
+		b.code(b.release(other, 0), lua.Granted)
+		got := b.heartbeat(0, first) // the upgrade was granted by that release
+		check.That(b, len(got) == 11 && got[8] == int64(lua.Held) && got[9].(int64) > fence && got[9] == b.fence(lease), "%v, the fence was %d", got, fence)
+		fence = got[9].(int64)
+		b.held(lease)
+		b.waits()
+		b.writes(true)
+
+		check.That(b, b.upgrade(lua.Granted, first, lease)[0] == fence, "a repeated upgrade has another fence than %d", fence)
+		takenOver := b.upgrade(lua.Granted, second, lease)[0].(int64)
+		check.That(b, takenOver > fence, "a later attempt has the fence %d after %d", takenOver, fence)
+		b.upgrade(lua.Conflict, first, lease)
+		b.code(b.eval(b.set.Release, releaseArgs(first, 60_000, 1)), lua.Refused) // it was given up, and does not count any more
+		b.downgrade(lua.Refused, lease, fence, "")                                // as one that is late
+		b.writes(true)
+
+		b.code(b.renew(lease, 1, 2*ttl), lua.Granted)
+		b.writes(true)
+		renewed := b.renew(lease, 2, 2*ttl)
+		check.That(b, len(renewed) == 3 && renewed[1] == takenOver && renewed[2] == int64(1), "%v", renewed)
+		b.writes(true)
+
+		read := b.downgrade(lua.Granted, lease, takenOver, second)[0].(int64)
+		check.That(b, read > takenOver && b.downgrade(lua.Granted, lease, takenOver, second)[0] == read, "fence %d after %d", read, takenOver)
+		b.upgrade(lua.Tombstoned, second, lease) // a copy that is late
+		b.writes(false)
+		check.That(b, len(b.renew(lease, 2, 2*ttl)) == 2, "the reply to a renewal says that the lease is converted")
+		b.code(b.release(lease, 0), lua.Granted)
+		b.upgrade(lua.Refused, rwToken("a", 4, "u3"), lease)
+		b.downgrade(lua.Refused, lease, read, "")
+		b.held()
+	})
+}
+
+// TestUpgradeThatIsGivenUp: the lease reads, whether the upgrade waits or was granted.
+func TestUpgradeThatIsGivenUp(t *testing.T) {
+	onRW(t, func(b *bench) {
+		b.listen("a")
+		lease, other := rwToken("a", 1, "r"), rwToken("a", 2, "r")
+		b.wantAcquire(lua.Granted, lease, 0)
+		b.wantAcquire(lua.Granted, other, 0)
+		b.upgrade(lua.Waiting, rwToken("a", 3, "u1"), lease)
+		b.code(b.eval(b.set.Release, releaseArgs(rwToken("a", 3, "u1"), 0, 1)), lua.Left)
+		b.waits()
+		b.code(b.release(other, 0), lua.Granted)
+		b.upgrade(lua.Granted, rwToken("a", 4, "u2"), lease)
+		reader, sub := rwToken("b", 1, "r"), b.listen("b")
+		b.wantAcquire(lua.Waiting, reader, heartbeatTTL)
+		b.code(b.eval(b.set.Release, releaseArgs(rwToken("a", 4, "u2"), 0, 1)), lua.Granted)
+		b.notified(sub, reader)
+		b.held(lease, reader)
+	})
+}
+
+// TestGrantOfUpgradeIsUndone: nobody has received the message, so the lease reads as before, and the upgrade is queued again by its keeper.
+func TestGrantOfUpgradeIsUndone(t *testing.T) {
+	onRW(t, func(b *bench) {
+		lease, other, upgrade := rwToken("a", 1, "r"), rwToken("b", 1, "r"), rwToken("a", 2, "u1")
+		b.wantAcquire(lua.Granted, lease, 0)
+		b.wantAcquire(lua.Granted, other, 0)
+		b.upgrade(lua.Waiting, upgrade, lease)
+		b.code(b.release(other, 0), lua.Granted)
+		b.waits()
+		b.writes(false)
+	})
+}
+
+// TestConvertedLeasesEndAtWholeMilliseconds, in all replies: the mark is half of one.
+func TestConvertedLeasesEndAtWholeMilliseconds(t *testing.T) {
+	atTime(t, func(b *bench, pass func(time.Duration)) {
+		b.listen("b")
+		lease := rwToken("a", 1, "w16")
+		fence := b.wantAcquire(lua.Granted, lease, 0)[0].(int64)
+		b.downgrade(lua.Granted, lease, fence, "")
+		b.upgrade(lua.Granted, rwToken("a", 2, "u1"), lease)
+		check.That(b, b.end(lease) == b.rdb.Time(ctx).Val().UnixMilli()+ttl, "a write lease that writes again is marked")
+		b.downgrade(lua.Granted, lease, b.fence(lease), "")
+		got := b.inspect(protocol.InspectHolders, 0, 10, "")
+		now := b.rdb.Time(ctx).Val().UnixMilli()
+		check.That(b, len(got) == 7 && got[4] == int64(ttl) && got[5] == now+ttl && got[6] == int64(1), "%v", got)
+		check.That(b, b.wantAcquire(lua.Refused, rwToken("b", 1, "w16"), 0)[1] == int64(ttl), "a try is told another time")
+		pass((ttl - 1) * time.Millisecond)
+		b.wantAcquire(lua.Granted, rwToken("b", 2, "r"), 0)
+		b.held(lease, rwToken("b", 2, "r"))
+		pass(time.Millisecond)
+		b.wantAcquire(lua.Granted, rwToken("b", 3, "r"), 0)
+		b.code(b.renew(lease, 2, ttl), lua.Refused)
+	})
 }
 
 func TestWriterReleaseAdmitsAllReaders(t *testing.T) {
@@ -249,7 +378,7 @@ func TestInspectPagesGoOnWhereTheyEnded(t *testing.T) {
 			for place, last, pages := int64(0), "", 0; ; pages++ {
 				got := b.inspect(protocol.InspectHolders, place, 4, last)
 				must.That(b, pages <= 40, "there is no end")
-				for i := 2; i < len(got); i += 4 {
+				for i := 2; i < len(got); i += 5 {
 					last, place = got[i].(string), got[i+3].(int64)
 					listed[last] = true
 				}

@@ -260,7 +260,7 @@ func TestInspectPermits(t *testing.T) {
 		b.listen("b")
 		b.semaphoreAcquire(lua.Waiting, twoAndFour, z, heartbeatTTL)
 		b.semaphoreRelease(lua.Granted, x, 0)
-		if got := b.inspect(protocol.InspectHolders, 0, 10, ""); len(got) != 6 || got[1] != int64(1) || got[2] != y || got[3] != b.fence(y) || got[4] != int64(ttl) {
+		if got := b.inspect(protocol.InspectHolders, 0, 10, ""); len(got) != 7 || got[1] != int64(1) || got[2] != y || got[3] != b.fence(y) || got[4] != int64(ttl) {
 			b.Errorf("holders %v", got)
 		}
 		if got := b.inspect(protocol.InspectWaiters, 0, 10, ""); len(got) != 5 || got[1] != z || got[4] != int64(heartbeatTTL) {
@@ -273,11 +273,11 @@ func TestInspectPermits(t *testing.T) {
 		pass(10 * time.Millisecond)
 		b.semaphoreAcquire(lua.Granted, perSecond, y, 0)
 		got := b.inspect(protocol.InspectHolders, 0, 10, "")
-		if len(got) != 10 || got[1] != int64(2) || got[2] != x || got[3] != b.fence(x) || got[4] != int64(991) || got[6] != y || got[8] != int64(1001) {
+		if len(got) != 12 || got[1] != int64(2) || got[2] != x || got[3] != b.fence(x) || got[4] != int64(991) || got[7] != y || got[9] != int64(1001) {
 			b.Errorf("grants %v", got)
 		}
 		pass(991 * time.Millisecond)
-		if got := b.inspect(protocol.InspectHolders, 0, 10, ""); len(got) != 6 || got[2] != y {
+		if got := b.inspect(protocol.InspectHolders, 0, 10, ""); len(got) != 7 || got[2] != y {
 			b.Errorf("grants %v", got)
 		}
 	})
@@ -304,7 +304,7 @@ func TestInspectPagesOfPermitsByTheClock(t *testing.T) {
 		place, last := int64(0), ""
 		for {
 			reply := b.inspect(protocol.InspectTaken, place, 5, last)
-			for i := 2; i < len(reply); i += 4 {
+			for i := 2; i < len(reply); i += 5 {
 				last, place = reply[i].(string), reply[i+3].(int64)
 				got = append(got, last)
 			}

@@ -97,7 +97,7 @@ func TestHeadNotifiedOfRemainingReader(t *testing.T) {
 			b.wantAcquire(lua.Granted, readers[i], 0)
 			b.endsIn(readers[i], (i+1)*900)
 		}
-		writer, upgrade := rwToken("b", 1, "w"), rwToken("c", 2, "u")
+		writer, upgrade := rwToken("b", 1, "w"), rwToken("c", 2, "u1")
 		b.wantAcquire(lua.Waiting, writer, heartbeatTTL)
 		sub := b.listen("b")
 		b.code(b.release(readers[0], 0), lua.Granted) // others last longer
@@ -114,7 +114,7 @@ func TestHeadNotifiedOfRemainingReader(t *testing.T) {
 			b.wantAcquire(lua.Granted, r, 0)
 			b.endsIn(r, []int64{40_000, 1000, ttl}[i])
 		}
-		b.code(b.convert(upgrade, origin, heartbeatTTL), lua.Waiting)
+		b.upgrade(lua.Waiting, upgrade, origin)
 		sub = b.listen("c")
 		b.code(b.release(readers[1], 0), lua.Granted)
 		b.notifiedToRetry(sub, upgrade, 1000)
@@ -454,7 +454,7 @@ func TestInspectWritesNothing(t *testing.T) {
 			places = append(places, b.acquire(token("b", i), heartbeatTTL)[3])
 		}
 		got := b.inspect(protocol.InspectHolders, 0, 10, "")
-		if len(got) != 6 || got[0] != int64(1) || got[1] != int64(1) || got[2] != token("a", 1) || got[3] != fence || got[4].(int64) <= 0 {
+		if len(got) != 7 || got[0] != int64(1) || got[1] != int64(1) || got[2] != token("a", 1) || got[3] != fence || got[4].(int64) <= 0 {
 			b.Errorf("the holder: %v", got)
 		}
 		got = b.inspect(protocol.InspectWaiters, 0, 2, "")

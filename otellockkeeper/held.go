@@ -30,7 +30,7 @@ type heldShard struct {
 	_      [64]byte              // against false sharing
 }
 
-// heldLease is a lease by its token. One that a downgrade in doubt has left has the token of the write lease, in another series.
+// heldLease is a lease by its token. One that was converted keeps its token, in another series.
 type heldLease struct {
 	token string
 	of    *series

@@ -27,7 +27,7 @@ func (w *world) breakSomebody(r *rapid.T) {
 	w.mu.Lock()
 	tokens = slices.DeleteFunc(tokens, func(token string) bool {
 		q := w.requestLocked(token)
-		return q == nil || q.origin != nil && q.lease == nil || q.converting || len(q.convertTo) > 0 || q.broken
+		return q == nil || q.broken
 	})
 	w.mu.Unlock()
 	slices.Sort(tokens)
@@ -105,7 +105,7 @@ func (w *world) subscribed(token string) bool {
 // checkBrokenLocked checks that who was told of a break has ended the lease or the call. The caller holds the mutex.
 func (w *world) checkBrokenLocked() {
 	for _, q := range w.requests {
-		if q.told.IsZero() || !q.told.Before(time.Now()) || !q.p.neverDegraded() || q.converting {
+		if q.told.IsZero() || !q.told.Before(time.Now()) || !q.p.neverDegraded() {
 			continue
 		}
 		if !q.returned || q.believesHeld() {

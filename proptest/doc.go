@@ -33,6 +33,7 @@
 //	history_test.go      what lies at the server, step by step
 //	invariants_test.go   what is promised; hooks_test.go: what the hooks are told
 //	pairs_test.go        what a program may do besides, each pair of it: Extend, conversions, Adopt, Break, Pause and others
+//	conversions_test.go  leases of a read-write lock that come to write, or to read
 //	primitive_test.go    what the simulation has to know of a primitive: mutex_test.go, fair_test.go, rwlock_test.go,
 //	                     semaphore_test.go
 //	mutants_test.go      the deliberate bugs

@@ -42,7 +42,7 @@ func (w *world) handOverToken(r *rapid.T) {
 	if rapid.IntRange(0, 3).Draw(r, "and is broken") == 0 {
 		w.after(d+w.while(r, 10*time.Second), func() {
 			w.mu.Lock()
-			breaks := q.lease != nil && q.believesHeld() && !q.converting && len(q.convertTo) == 0 && !q.broken && to.state == running
+			breaks := q.lease != nil && q.believesHeld() && !q.broken && to.state == running
 			w.mu.Unlock()
 			if breaks {
 				w.breakToken(to, q.lease.Token())
@@ -204,14 +204,17 @@ func (w *world) delayDuplicate(r *rapid.T) {
 	p.link.Break("evalsha", rapid.IntRange(1, 3).Draw(r, "how many"), fault|faultnet.Copy)
 	during := w.while(r, 3*time.Second)
 	p.degrade(lossy, during)
-	w.after(during+w.while(r, 20*time.Second), func() { // when no more are copied
-		w.mu.Lock()
-		w.noteLocked("duplicates of requests of process %d arrive", p.id)
-		w.tally["duplicates arrive late"]++
-		p.lastDuplicate = time.Now()
-		w.mu.Unlock()
-		w.actors.Go(func() { _ = p.link.Replay() })
-	})
+	w.after(during+w.while(r, 20*time.Second), func() { w.replay(p) }) // when no more are copied
+}
+
+// replay sends the copies of requests of a process.
+func (w *world) replay(p *process) {
+	w.mu.Lock()
+	w.noteLocked("duplicates of requests of process %d arrive", p.id)
+	w.tally["duplicates arrive late"]++
+	p.lastDuplicate = time.Now()
+	w.mu.Unlock()
+	w.actors.Go(func() { _ = p.link.Replay() })
 }
 
 // loseMessage lets the holder release while the first waiter gets no messages: its subscription is stale, or its

@@ -54,8 +54,10 @@ func (w *world) requestLocked(token string) *request {
 
 // lease is a lease at the server.
 type lease struct {
-	ends  int64 // µs, by the server's clock
-	fence uint64
+	ends      int64 // µs, by the server's clock
+	fence     uint64
+	converted bool // it does not do what its token says
+	writes    bool // of a read-write lock
 }
 
 // waiting is a queue entry.
@@ -75,6 +77,8 @@ type view struct {
 	uncounted map[string]bool  // of the waiters: the keeper does not count on its subscription
 	odd       string           // a waiter without a heartbeat, or a heartbeat without a waiter
 	pass      float64          // of a read-write lock: the place up to which readers go first
+	upgrade   string           // and the token of the upgrade that was asked for last
+	upgradeOf string           // and that of its lease
 	limits    string           // of a semaphore: the limits in force
 	taken     []taking         // and the permits taken from a window
 
@@ -203,7 +207,7 @@ func (w *world) viewInside() *view {
 func leasesInString(mini *miniredis.Miniredis, keys protocol.Keys, v *view) {
 	if token, err := mini.Get(keys.Lock); err == nil {
 		left := v.rest + mini.TTL(keys.Lock) + time.Microsecond - 1 // rounded up: the key exists for what is left of a microsecond
-		v.leases[token] = lease{v.now + left.Microseconds(), v.seq}
+		v.leases[token] = lease{ends: v.now + left.Microseconds(), fence: v.seq}
 	}
 }
 
@@ -212,7 +216,8 @@ func leasesInSet(mini *miniredis.Miniredis, keys protocol.Keys, v *view) {
 	scores, _ := mini.SortedSet(keys.Lock)
 	for member, at := range scores {
 		if at < 9e14 {
-			v.leases[member] = lease{int64(at) * 1000, uint64(scores["#"+member])}
+			ends := math.Ceil(at)
+			v.leases[member] = lease{ends: int64(ends) * 1000, fence: uint64(scores["#"+member]), converted: at < ends}
 		}
 	}
 }
@@ -232,8 +237,10 @@ func (w *world) connected(v *view, token string) bool {
 type step struct {
 	script        string
 	askers        map[string]bool    // the tokens in its arguments
-	token         string             // of acquire, release and renew
-	unused        bool               // of release: the lease was never returned to a caller
+	token         string             // of acquire, release, renew, break and downgrade
+	fence         uint64             // of downgrade: the one that it names
+	unused        bool               // of release: the leases were never returned to a caller
+	released      []string           // of release: its tokens
 	rejoinAt      map[string]float64 // places at which tokens rejoin
 	before, after *view
 }
@@ -254,9 +261,15 @@ func (w *world) stepped(call script) {
 	case "acquire":
 		s.token = call.argv[0]
 	case "release":
-		s.token, s.unused = call.argv[0], len(call.argv) > 3 && call.argv[3] == "1"
+		s.token, s.released = call.argv[0], call.argv[:1:1]
+		if s.unused = len(call.argv) > 3 && call.argv[3] == "1"; s.unused {
+			s.released = append(s.released, call.argv[4:]...)
+		}
 	case "renew", "break":
 		s.token = call.argv[0]
+	case "downgrade":
+		s.token = call.argv[0]
+		s.fence, _ = strconv.ParseUint(call.argv[1], 10, 64)
 	case "heartbeat":
 		n := 1
 		if mode := call.argv[1]; mode == "1" || mode == "3" { // see heartbeat.lua
@@ -269,7 +282,7 @@ func (w *world) stepped(call script) {
 			}
 		}
 	}
-	if s.token != "" && name != "break" {
+	if s.token != "" && name != "break" && name != "downgrade" {
 		s.askers[s.token] = true
 	}
 	w.mu.Lock()
@@ -288,7 +301,12 @@ func (w *world) stepped(call script) {
 		w.brokenLocked(s)
 	}
 	if name == "release" && !call.failed && !undecided {
-		w.history.givenUp[s.token], w.history.everGivenUp[s.token] = true, true
+		for _, token := range s.released {
+			w.history.givenUp[token], w.history.everGivenUp[token] = true, true
+		}
+	}
+	if name == "downgrade" && s.before.leases[s.token].writes && !s.after.leases[s.token].writes && s.before.upgradeOf == s.token {
+		w.history.givenUp[s.before.upgrade] = true
 	}
 }
 

@@ -60,6 +60,9 @@ func (r *reports) count(h lockkeeper.Hooks) lockkeeper.Hooks {
 		}
 	})
 	h.Released = on(h.Released, func(_ lockkeeper.Event, c *reportedCall, l *reportedLease) {
+		if c.begun == 0 && l.granted == 0 { // it was adopted
+			l.granted++
+		}
 		l.released++
 		c.released++
 		c.early += c.begun - c.done
@@ -71,8 +74,8 @@ func (r *reports) count(h lockkeeper.Hooks) lockkeeper.Hooks {
 	return h
 }
 
-// problem returns what is wrong when the keeper is closed and its callers are gone. An adopted lease ends without a call that was granted it.
-// Callers that share a lease lose it together: that is reported once, of one of them.
+// problem returns what is wrong when the keeper is closed and its callers are gone. A conversion is a call that is granted a lease of the same
+// token, and the call before has released it then. Callers that share a lease lose it together: that is reported once, of one of them.
 func (r *reports) problem() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/lua"
 )
 
 // The promises, whatever happens to processes, network and server, with their exceptions after faults.
@@ -19,8 +21,8 @@ const (
 	// or the end of the lease, except for leases that the server has lost with its data, or that expired because its
 	// clock was set forward: fences exist for them.
 	exclusion = "incompatible leases are never held at once"
-	// A lease that its holder considers held is held at the server, with the same exceptions; while the outcome of a
-	// conversion is unknown, that lease or the one that replaces it.
+	// A lease that its holder considers held is held at the server, with the same exceptions; and it writes there if its
+	// holder relies on that.
 	belief = "a holder considers its lease lost before the server does"
 	// Each lease has a larger fence than those before it, also after data was lost, but not if the clock was set
 	// back as well.
@@ -77,11 +79,10 @@ const (
 
 // checkStep checks what a script has done. The caller holds the mutex.
 func (w *world) checkStep(s *step) {
-	h := &w.history
-	var fresh []string
+	var fresh []string // and converted
 	for token, l := range s.after.leases {
 		was, had := s.before.leases[token]
-		if !had {
+		if !had || w.kind.scripts() == lua.RWLock && (was.fence != l.fence || was.writes != l.writes) {
 			fresh = append(fresh, token)
 		}
 		if !had || was.ends+1000 < l.ends {
@@ -95,7 +96,8 @@ func (w *world) checkStep(s *step) {
 		w.breaksLocked(exclusion, "at the server, after %s: %v", s.script, w.holdersOf(s.after))
 	}
 	for token, l := range s.before.leases {
-		if _, held := s.after.leases[token]; !held && l.ends > s.after.now+1000 && !((s.script == "release" || s.script == "break") && s.token == token) && !w.replaced(s, token) {
+		if _, held := s.after.leases[token]; !held && l.ends > s.after.now+1000 && !slices.Contains(s.released, token) &&
+			!(s.script == "break" && s.token == token) {
 			w.breaksLocked(ends, "that of %s, by %s of %s", w.tokenName(token), s.script, w.tokenName(s.token))
 		}
 	}
@@ -113,31 +115,16 @@ func (w *world) checkStep(s *step) {
 		}
 	}
 	for _, token := range fresh {
-		w.checkGrant(s, token)
+		if _, had := s.before.leases[token]; had {
+			w.checkConversion(s, token)
+		} else {
+			w.checkGrant(s, token)
+		}
 	}
 	w.kind.stepped(w, s)
 	for _, q := range w.requests {
-		if q.believesHeld() && !h.unknownLeases[q.lease.Token()] {
-			if _, held := s.after.leases[q.lease.Token()]; !held && !w.convertedAt(s.after, q) {
-				w.breaksLocked(belief, "%v, after %s of %s", q, s.script, w.tokenName(s.token))
-			}
-		}
+		w.checkBelief(s.after, q, "after %s of %s", s.script, w.tokenName(s.token))
 	}
-}
-
-// convertedAt reports whether the lease is being converted, and the server has the one that replaces it. The caller holds the mutex.
-func (w *world) convertedAt(v *view, q *request) bool {
-	if !q.converting {
-		return false
-	}
-	for token := range v.leases {
-		for other := w.requestLocked(token); other != nil; other = other.origin {
-			if other.origin == q {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // checkPace counts the scripts at one instant. A loop that would never end, because replies take no virtual time,
@@ -156,14 +143,19 @@ func (w *world) checkPace() {
 	}
 }
 
-// checkGrant checks a new lease. The caller holds the mutex.
-func (w *world) checkGrant(s *step, token string) {
-	h := &w.history
-	l := s.after.leases[token]
+// checkFence checks the fence of a lease that is new, or was converted. The caller holds the mutex.
+func (w *world) checkFence(s *step, token string) {
+	h, l := &w.history, s.after.leases[token]
 	if l.fence <= h.maxFence && !(h.lost && s.before.seq < h.maxFence && uint64(s.after.now) <= h.maxFence) {
 		w.breaksLocked(fences, "%d of %s after %d", l.fence, w.tokenName(token), h.maxFence)
 	}
 	h.maxFence, h.lastGrant = l.fence, time.Now()
+}
+
+// checkGrant checks a new lease. The caller holds the mutex.
+func (w *world) checkGrant(s *step, token string) {
+	h, l := &w.history, s.after.leases[token]
+	w.checkFence(s, token)
 	if !s.askers[token] && (time.Since(w.ahead) < w.heartbeatTimeout() || time.Since(h.lostAt) < w.heartbeatTimeout()) {
 		h.unknownLeases[token] = true // it ends with a heartbeat that the jump of the clock has shortened, or before one that was lost
 	}
@@ -182,7 +174,7 @@ func (w *world) checkGrant(s *step, token string) {
 		w.breaksLocked(grants, "%s was given up and is granted one by %s", w.tokenName(token), s.script)
 	case !s.askers[token] && !w.connected(s.before, token):
 		w.breaksLocked(grants, "%s is granted one by %s and cannot be notified", w.tokenName(token), s.script)
-	case !s.askers[token] && l.ends > max(s.before.lapse[token], w.originEnds(s, token))+1000:
+	case !s.askers[token] && l.ends > s.before.lapse[token]+1000:
 		w.breaksLocked(grants, "%s is granted one until %d, and its heartbeat lapses at %d", w.tokenName(token), l.ends, s.before.lapse[token])
 	}
 	if back, is := s.rejoinAt[token]; is && !stood {
@@ -198,33 +190,12 @@ func (w *world) checkGrant(s *step, token string) {
 	}
 }
 
-// originEnds returns when the lease would have expired that the token's lease replaces, or 0.
-func (w *world) originEnds(s *step, token string) int64 {
-	if q := w.requestLocked(token); q != nil && q.origin != nil {
-		return s.before.leases[q.origin.leaseToken()].ends
-	}
-	return 0
-}
-
-// replaced reports whether a lease has ended because another has replaced it.
-func (w *world) replaced(s *step, token string) bool {
-	for other := range s.after.leases {
-		if _, had := s.before.leases[other]; had {
-			continue
-		}
-		if q := w.requestLocked(other); q != nil && q.origin != nil && q.origin.leaseToken() == token {
-			return true
-		}
-	}
-	return false
-}
-
 // checkBelievers checks that the leases that holders consider held are compatible. The caller holds the mutex.
 func (w *world) checkBelievers() {
 	v := &view{leases: map[string]lease{}}
 	for _, q := range w.requests {
-		if q.believesHeld() && (!q.converting || reading(q.use)) && !w.history.unknownLeases[q.lease.Token()] {
-			v.leases[q.lease.Token()] = lease{}
+		if q.believesHeld() && !w.history.unknownLeases[q.lease.Token()] {
+			v.leases[q.lease.Token()] = lease{writes: q.writes}
 		}
 	}
 	if !w.kind.together(w, v) {
@@ -252,7 +223,7 @@ func (w *world) checkLive(v *view, holds map[int]bool) {
 			}
 		}
 		if q.origin != nil && q.queuedAt.After(since) {
-			since = q.queuedAt // it may have left the queue just now, with its origin
+			since = q.queuedAt // it may have left the queue just now, with its lease
 		}
 		took := now.Sub(since)
 		switch {

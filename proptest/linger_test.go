@@ -69,6 +69,7 @@ type lingerWorld struct {
 	tokens  map[string]*tokenUse
 	fences  map[uint64]string // the token of each fence
 	lost    map[string]time.Time
+	inDoubt map[string]bool   // tokens of which the server may have a larger fence than their callers know
 	writing map[int]time.Time // when a writer of a process has called that waits
 }
 
@@ -98,7 +99,7 @@ type held struct {
 	lease      *lockkeeper.Lease
 	write      bool
 	permits    int  // of a semaphore
-	converting bool // or the outcome of a conversion is not known
+	converting bool // a call that converts it is under way
 }
 
 // wait is the context of a caller who waits for a lease. It can be made to end at the moment of the grant: what grants the lease is done
@@ -202,11 +203,11 @@ func (w *lingerWorld) check(leases map[string]lease) {
 		}
 		switch err := h.lease.Err(); {
 		case err == nil:
-		case errors.Is(err, lockkeeper.ErrReleased) && !w.closing && !h.converting && !w.locks[h.p].closed:
+		case errors.Is(err, lockkeeper.ErrReleased) && !w.closing && !w.locks[h.p].closed:
 			w.breaksLocked(sharedEnds, "%s of process %d: %v", token, h.p, err)
 			continue
 		default:
-			if w.faultless && !w.closing && !h.converting {
+			if w.faultless && !w.closing {
 				w.breaksLocked(kept, "%s of process %d: %v", token, h.p, err)
 			}
 			continue
@@ -216,12 +217,12 @@ func (w *lingerWorld) check(leases map[string]lease) {
 		} else {
 			readers = append(readers, token)
 		}
-		if leases == nil || h.converting {
+		if leases == nil {
 			continue
 		}
-		if l, is := leases[token]; !is {
-			w.breaksLocked(belief, "%s of process %d", token, h.p)
-		} else if l.fence != h.lease.Fence() {
+		if l, is := leases[token]; !is || h.write && w.set == lua.RWLock && !writesBy(token, l) {
+			w.breaksLocked(belief, "%s of process %d, which writes: %v", token, h.p, h.write)
+		} else if l.fence < h.lease.Fence() || l.fence > h.lease.Fence() && !h.converting && !w.inDoubt[token] {
 			w.breaksLocked(belief, "%s has fence %d, and %d at the server", token, h.lease.Fence(), l.fence)
 		}
 	}
@@ -259,17 +260,23 @@ func (w *lingerWorld) checkAlone() {
 	}
 }
 
-// begins records that the caller considers a lease held, in place of another.
-func (w *lingerWorld) begins(h, instead *held) {
+// begins records that the caller considers a lease held.
+func (w *lingerWorld) begins(h *held) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.beginsLocked(h, nil)
+}
+
+// beginsLocked records that the caller considers a lease held, in place of what it was before a conversion; nil: nothing. The
+// caller holds the mutex.
+func (w *lingerWorld) beginsLocked(h, instead *held) {
 	if instead != nil {
 		delete(w.held, instead)
 		w.leftLocked(instead)
 	}
 	w.held[h] = true
 	token, fence := h.lease.Token(), h.lease.Fence()
-	if was, known := w.fences[fence]; known && w.setBack == 0 && (was != token || w.locks[h.p].linger == 0) {
+	if was, known := w.fences[fence]; known && w.setBack == 0 && (was != token || w.locks[h.p].linger == 0 && instead == nil) {
 		w.breaksLocked(sharedFences, "%s of process %d has fence %d, as %s", token, h.p, fence, was)
 	}
 	w.fences[fence] = token
@@ -349,23 +356,43 @@ func (w *lingerWorld) release(h *held) {
 	w.reach("a wait ends with its grant")
 }
 
-// upgrade upgrades a lease, and returns what is held then.
-func (w *lingerWorld) upgrade(from *held) *held {
+// converts upgrades a lease, or downgrades it, and returns what is held then.
+func (w *lingerWorld) converts(from *held, write bool, timeout time.Duration) *held {
 	w.mu.Lock()
-	from.converting = true
+	from.converting, from.write = true, false
 	w.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
-	defer cancel()
-	lease, err := w.locks[from.p].Upgrade(ctx, from.lease)
-	if err != nil {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		from.converting = !errors.Is(err, rwlock.ErrUpgradeConflict)
-		return from
+	fence, convert := from.lease.Fence(), w.locks[from.p].Downgrade
+	if write {
+		convert = w.locks[from.p].Upgrade
 	}
-	h := &held{p: from.p, began: from.began, lease: lease, write: true}
-	w.begins(h, from)
-	w.reach("an upgrade")
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	err := convert(ctx, from.lease)
+	w.awake(from.p)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	from.converting = false
+	token, rises := from.lease.Token(), from.lease.Fence() > fence
+	switch {
+	case err != nil:
+		from.write = !write
+		w.inDoubt[token] = w.inDoubt[token] || write
+		w.check(nil)
+		return from
+	case !rises && write && from.lease.Err() == nil:
+		w.breaksLocked(fences, "%s of process %d writes with fence %d", token, from.p, fence)
+	case !rises:
+		w.inDoubt[token] = true
+	default:
+		delete(w.inDoubt, token)
+	}
+	h := &held{p: from.p, began: from.began, lease: from.lease, write: write}
+	w.beginsLocked(h, from)
+	if write {
+		w.tally["an upgrade"]++
+	} else {
+		w.tally["a downgrade"]++
+	}
 	return h
 }
 
@@ -410,10 +437,14 @@ func (w *lingerWorld) runs(x program, p int, random *rand.Rand, pause time.Durat
 		if writes {
 			w.reach("a write")
 		}
-		w.begins(h, nil)
+		w.begins(h)
 		time.Sleep(time.Duration(random.Int63n(int64(x.longest))) / time.Duration(1<<random.Intn(x.spread)))
 		if x.upgrades && random.Intn(4) == 0 {
-			h = w.upgrade(h)
+			if h = w.converts(h, true, 500*time.Millisecond); h.write && random.Intn(2) == 0 {
+				time.Sleep(time.Duration(random.Int63n(int64(lingerWrites))))
+				w.awake(p)
+				h = w.converts(h, false, time.Duration(random.Intn(2))*500*time.Millisecond+5*time.Millisecond)
+			}
 		}
 		w.release(h)
 	}
@@ -670,7 +701,7 @@ func (w *lingerWorld) serves(ctx context.Context, p *process) (err error) {
 	w.mu.Unlock()
 	h := &held{p: p.id, began: time.Now(), write: true, permits: lingerLimit}
 	if h.lease, err = l.lock(ctx); err == nil {
-		w.begins(h, nil)
+		w.begins(h)
 		w.release(h)
 	}
 	return err
@@ -689,7 +720,7 @@ func (w *lingerWorld) pass(d time.Duration) {
 
 // TestLingerSimulation runs processes whose readers share a lease, with faults.
 func TestLingerSimulation(t *testing.T) {
-	simulateLinger(t, lua.RWLock, 1, "a write", "an upgrade")
+	simulateLinger(t, lua.RWLock, 1, "a write", "an upgrade", "a downgrade")
 }
 
 // TestLingerTurnsSimulation runs processes that pass on a mutex, with faults.
@@ -702,7 +733,7 @@ func simulateLinger(t *testing.T, set *lua.Set, part float64, reached ...string)
 	simulatePrograms(t, part, max(few/3, 1), func(w *world) { // each takes long: grants inside are many
 		lw := &lingerWorld{
 			world: w, set: set, held: map[*held]bool{}, void: map[string]bool{}, tokens: map[string]*tokenUse{},
-			fences: map[uint64]string{}, lost: map[string]time.Time{}, writing: map[int]time.Time{},
+			fences: map[uint64]string{}, lost: map[string]time.Time{}, inDoubt: map[string]bool{}, writing: map[int]time.Time{},
 		}
 		var err error
 		if lw.keys, err = protocol.KeysOf("lock:", name, set.KeyKind, set == lua.Mutex); err != nil {

@@ -68,16 +68,11 @@ func (w *world) now(r *rapid.T, feature string, of int) bool {
 	return rapid.IntRange(1, of).Draw(r, feature) == 1
 }
 
-// usesLocked notes that a feature is used for a request, its lease or the one that it continues.
+// usesLocked notes that a feature is used for a request, its lease or the one that it has adopted.
 func (w *world) usesLocked(q *request, feature string) {
 	seen := slices.Clone(w.used)
-	for of := q; of != nil; {
+	for of := q; of != nil; of = of.adopts {
 		seen = append(seen, of.used...)
-		if of.origin != nil {
-			of = of.origin
-		} else {
-			of = of.adopts
-		}
 	}
 	w.countPairsLocked(seen, feature)
 	q.used = append(q.used, feature)
@@ -108,11 +103,6 @@ func (w *world) countPairsLocked(with []string, feature string) {
 // lifetime returns the MaxLifetime of the request's lease; 0: it has none.
 func (q *request) lifetime() time.Duration { return time.Duration(q.lifetimes) * q.ttl() }
 
-// bounded reports whether it or a lease that it replaces has a MaxLifetime.
-func (q *request) bounded() bool {
-	return q.lifetimes > 0 || q.origin != nil && q.origin.first().bounded()
-}
-
 // unacknowledged reports whether a call may have failed with this error because a replica had to acknowledge its grant: its process, the
 // server or the network was not well, so that the answer was late or lost. The caller holds the mutex.
 func (q *request) unacknowledged(err error) bool {
@@ -124,7 +114,7 @@ func (q *request) unacknowledged(err error) bool {
 const (
 	// A lease is not held for longer than its MaxLifetime, and is not lost because of it in the first half of that.
 	lifetimeEnds = "a lease ends with its MaxLifetime"
-	// A lease has the note of the call that acquired it; one that replaces another has that of the other.
+	// A lease has the note of the call that acquired it, and so has an upgrade of it that waits.
 	noteStays = "a lease keeps its note"
 	// A lease lasts for as long as its last Extend says, also if it is converted then; if it is renewed, half of that is always left.
 	extensionLasts = "a lease lasts for as long as it was extended"
@@ -146,14 +136,14 @@ func (w *world) extendedLocked(q *request, d time.Duration, began time.Time, err
 	if until := began.Add(d); until.After(q.until) {
 		q.until = until
 	}
-	if q.lifetimes > 0 && q.origin == nil && q.adopts == nil && q.until.After(q.heldSince.Add(q.lifetime())) {
+	if q.lifetimes > 0 && q.until.After(q.heldSince.Add(q.lifetime())) {
 		w.breaksLocked(lifetimeEnds, "%v is extended to %v from then on, although it was to last for %v", q, d, q.lifetime())
 	}
 }
 
 // checkExtensionLocked checks that a lease lasts for as long as it was extended, whatever was asked for before or after.
 func (w *world) checkExtensionLocked(v *view, q *request) {
-	if q.extended == 0 || !q.believesHeld() || q.releaseRequested || q.converting || q.broken {
+	if q.extended == 0 || !q.believesHeld() || q.releaseRequested || q.broken {
 		return
 	}
 	l, held := v.leases[q.lease.Token()]
@@ -161,7 +151,7 @@ func (w *world) checkExtensionLocked(v *view, q *request) {
 		return
 	}
 	left, want := time.Duration(l.ends-v.now)*time.Microsecond, time.Until(q.until)
-	if !q.fixed && !q.bounded() && q.origin == nil && q.p.neverDegraded() { // one that replaces another asks for its own ttl then
+	if !q.fixed && q.lifetimes == 0 && q.p.neverDegraded() {
 		want = max(want, q.extended/2-4*w.lag)
 	}
 	if left < want-2*time.Millisecond {
@@ -185,13 +175,14 @@ func (w *world) livedLocked(q *request) bool {
 
 // checkNoteLocked checks the note of a lease that was granted.
 func (w *world) checkNoteLocked(q *request) {
-	want := ""
-	for of := q.first(); want == ""; of = of.origin.first() {
-		if want = of.note; of.origin == nil {
-			break
-		}
+	if t, _ := protocol.ParseToken(q.lease.Token()); t.Note != q.first().note {
+		w.breaksLocked(noteStays, "%v has %q, want %q", q, t.Note, q.first().note)
 	}
-	if t, _ := protocol.ParseToken(q.lease.Token()); t.Note != want {
-		w.breaksLocked(noteStays, "%v has %q, want %q", q, t.Note, want)
+}
+
+// checkUpgradeNoteLocked checks the note of an upgrade that waits.
+func (w *world) checkUpgradeNoteLocked(q *request) {
+	if t, _ := protocol.ParseToken(q.token); t.Note != q.origin.first().note {
+		w.breaksLocked(noteStays, "%v has %q, want %q", q, t.Note, q.origin.first().note)
 	}
 }

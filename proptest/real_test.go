@@ -101,8 +101,10 @@ func realSequence(r *rapid.T, u *run, rdb *redis.Client, kind primitive) {
 		"the heartbeat has lapsed": b.heartbeatLapses,
 	}
 	if set == lua.RWLock {
-		commands["a lease is converted"] = b.converts
-		commands["another is converted"] = b.converts
+		commands["a lease is upgraded"] = b.upgrades
+		commands["another lease is upgraded"] = b.upgrades
+		commands["a lease is downgraded"] = b.downgrades
+		commands["the holders are listed"] = b.lists
 	}
 	if limits != nil {
 		commands["the limit changes"] = b.limitChanges
@@ -176,14 +178,25 @@ func (b *realBench) hasRun(s *lua.Script, args []any, reply any) {
 	}
 	b.copyData()
 	w.server.now()
+	w.note("%s: %s", b.currentStep, s.Name)
 	w.stepped(call)
+	if w.firstBroken != "" {
+		w.note("before %+v\nafter %+v", *before, *w.history.last)
+	}
 	after := w.history.last
 	received := b.receive()
 	for token, l := range after.leases {
-		q := w.requestLocked(token)
-		if had, is := before.leases[token]; is && had.fence == l.fence || b.set.RaiseFence != nil && s == b.set.RaiseFence {
+		had, is := before.leases[token]
+		if is && had.fence == l.fence || b.set.RaiseFence != nil && s == b.set.RaiseFence {
 			continue
 		}
+		if is && !l.writes { // a downgrade, or an upgrade that was given up or undone
+			continue
+		}
+		if is {
+			token = after.upgrade
+		}
+		q := w.requestLocked(token)
 		w.tally["a lease is granted"]++
 		if delete(b.waiting, q); slices.Contains(call.argv, token) || before.uncounted[token] {
 			continue
@@ -242,18 +255,28 @@ func (b *realBench) add(q *request, keeper string) *request {
 	return q
 }
 
-// acquires runs acquire, and mostly the fast script before. A request that converts a lease names the other.
+// leaseOf returns the lease that a request was granted: that of its token, or the one that writes by this upgrade.
+func leaseOf(v *view, q *request) (l lease, holds bool) {
+	if q.use != upgrades {
+		l, holds = v.leases[q.token]
+		return l, holds
+	}
+	l = v.leases[q.origin.token]
+	return l, l.writes && v.upgrade == q.token
+}
+
+// acquires runs acquire, and mostly the fast script before. An upgrade names its lease.
 func (b *realBench) acquires(q *request, waits bool) {
 	b.r.Helper()
 	policyArg, heartbeat := b.policyArg(), int64(0)
-	if q.origin != nil {
+	if q.use == upgrades {
 		policyArg = q.origin.token
 	}
 	if waits {
 		heartbeat = heartbeatTimeout.Milliseconds()
 	}
 	b.w.history.last = b.view()
-	b.time("acquire %s, waits %v, in place of %q", q.token, waits, policyArg)
+	b.time("acquire %s, waits %v, with %q", q.token, waits, policyArg)
 	before := b.w.history.last
 	var got []int64
 	if b.set.Fast.Acquire != nil && q.origin == nil && rapid.IntRange(0, 3).Draw(b.r, "fast") > 0 {
@@ -266,14 +289,14 @@ func (b *realBench) acquires(q *request, waits bool) {
 	}
 	after := b.w.history.last
 	at, stands := after.position(q.token)
-	l, holds := after.leases[q.token]
+	l, holds := leaseOf(after, q)
 	switch {
 	case got[0] == lua.Granted && holds && l.fence == uint64(got[1]) && !b.tombstoned[q.token]:
 		delete(b.waiting, q)
 	case got[0] == lua.Waiting && stands && at == float64(got[3]) && waits && !b.tombstoned[q.token]:
 		b.waiting[q] = true
 		b.w.tally["a request waits"]++
-	case got[0] == lua.Refused && !holds && (q.origin != nil || !waits && !b.w.kind.free(before)):
+	case got[0] == lua.Refused && !holds && (q.use == upgrades || !waits && !b.w.kind.free(before)):
 		b.w.tally["a try is refused"]++
 	case got[0] == lua.Conflict && q.use == upgrades, got[0] == lua.AboveLimit && b.limits.above(q.count, after):
 	case got[0] == lua.Tombstoned && b.tombstoned[q.token] && !holds:
@@ -309,21 +332,72 @@ func (b *realBench) repeats(*rapid.T) {
 	v := b.w.history.last
 	q := draw(b.r, b.those(func(_ *view, token string) bool {
 		_, stands := v.position(token)
-		return stands || v.leases[token].ends > 0 || b.tombstoned[token]
+		_, holds := leaseOf(v, b.w.requestLocked(token))
+		return stands || holds || b.tombstoned[token]
 	}), "request")
 	_, stands := v.position(q.token)
 	b.copies[q.token] = true
 	b.acquires(q, stands || rapid.Bool().Draw(b.r, "waits"))
 }
 
-// converts upgrades or downgrades a lease.
-func (b *realBench) converts(*rapid.T) {
+// upgrades upgrades a lease, mostly by the keeper that has it.
+func (b *realBench) upgrades(*rapid.T) {
 	from := draw(b.r, b.held(), "holder")
-	q := &request{w: b.w, n: len(b.w.requests), origin: from, use: downgrades}
-	if reading(from.use) {
-		q.use = upgrades
+	keeper := b.w.terms(from.token).keeper
+	if rapid.IntRange(0, 7).Draw(b.r, "it was adopted") == 0 {
+		keeper = rapid.SampledFrom(keepers).Draw(b.r, "keeper")
 	}
-	b.acquires(b.add(q, b.w.terms(from.token).keeper), q.use == downgrades || rapid.IntRange(0, 3).Draw(b.r, "waits") > 0)
+	q := b.add(&request{w: b.w, n: len(b.w.requests), origin: from, use: upgrades}, keeper)
+	b.acquires(q, rapid.IntRange(0, 3).Draw(b.r, "waits") > 0)
+}
+
+// downgrades downgrades a lease. A late copy names an earlier fence. If there are copies of the upgrade by which it writes, it leaves a
+// tombstone of that.
+func (b *realBench) downgrades(*rapid.T) {
+	q := draw(b.r, b.w.requests, "request")
+	b.time("%s is downgraded", q.token)
+	b.w.history.last = b.view()
+	before := b.w.history.last
+	l, holds := before.leases[q.token]
+	fence := int64(l.fence) - rapid.SampledFrom([]int64{0, 0, 0, 1}).Draw(b.r, "less")
+	upgrade, late := "", l.writes && fence < int64(l.fence)
+	if l.writes && before.upgradeOf == q.token && b.copies[before.upgrade] {
+		upgrade = before.upgrade
+	}
+	got := b.eval(b.set.Downgrade, protocol.DowngradeArgs(nil, q.token, fence, scriptMetadataTTL, upgrade, tombstoneTTL.Milliseconds()))
+	now := b.w.history.last.leases[q.token]
+	switch {
+	case holds && !late && got[0] == lua.Granted && !now.writes && uint64(got[1]) == now.fence && (now.fence > l.fence) == l.writes:
+		b.w.tally["a downgrade"]++
+		b.tombstoned[upgrade] = upgrade != ""
+	case (!holds || late) && got[0] == lua.Refused && now == l:
+		b.w.tally["a downgrade is late"]++
+		return
+	default:
+		b.failf("reply %v, and the lease %v is %v", got, l, now)
+	}
+	if owed := b.w.kind.owed(b.w, b.w.history.last); len(owed) > 0 {
+		b.failf("%v could be granted it, and the reply is %v", owed, got)
+	}
+}
+
+// lists lists the holders.
+func (b *realBench) lists(*rapid.T) {
+	b.time("the holders are listed")
+	v, err := b.rdb.Eval(scriptCtx, b.set.Inspect.Text, b.keys, protocol.InspectArgs(nil, protocol.InspectHolders, 0, 1000, "")...).Slice()
+	if err != nil {
+		b.failf("%v", err)
+	}
+	list, total, err := protocol.ParseHolders(v)
+	now := b.view()
+	if err != nil || len(list) != len(now.leases) || int(total) != len(list) {
+		b.failf("%v, %d, %v; there are %v", list, total, err, now.leases)
+	}
+	for _, h := range list {
+		if l := now.leases[h.Token]; uint64(h.Fence) != l.fence || h.Converted != l.converted || h.Place*1000 != l.ends {
+			b.failf("%+v; there is %v", h, l)
+		}
+	}
 }
 
 // releases ends a lease or a wait, with a tombstone if there are several copies of the request. Without one it is not sent again.
@@ -334,10 +408,15 @@ func (b *realBench) releases(q *request) {
 	}
 	b.time("%s is released, tombstone %d", q.token, tombstone)
 	before := b.w.history.last
-	got := b.evalRelease(b.set, b.policyArg(), q.token, tombstone)
+	var got []int64
+	if q.use == upgrades {
+		got = b.eval(b.set.Release, protocol.ReleaseArgs(nil, q.token, scriptMetadataTTL, tombstone, 1, 0))
+	} else {
+		got = b.evalRelease(b.set, b.policyArg(), q.token, tombstone)
+	}
 	_, stood := before.position(q.token)
 	want := int64(lua.Refused)
-	if before.leases[q.token].ends > 0 {
+	if _, holds := leaseOf(before, q); holds {
 		want = lua.Granted
 	} else if stood {
 		want = lua.Left
@@ -359,7 +438,8 @@ func (b *realBench) renews(*rapid.T) {
 	l, held := b.w.history.last.leases[q.token]
 	got := b.evalRenew(b.set, keys, q.token, ms)
 	switch now := b.w.history.last; {
-	case held != (got[0] == lua.Granted), held && keys == 2 && uint64(got[1]) != l.fence:
+	case held != (got[0] == lua.Granted), held && keys == 2 && (uint64(got[1]) != l.fence || (len(got) == 3) != l.converted),
+		now.leases[q.token].converted != l.converted:
 		b.failf("reply %v, held: %v, fence %d", got, held, l.fence)
 	case held && now.leases[q.token].ends < max(l.ends, now.now+ms*1000)-3e6:
 		b.failf("it lasts for %d µs", now.leases[q.token].ends-now.now)
@@ -386,7 +466,7 @@ func (b *realBench) heartbeats(keeper string) {
 	got := b.eval(b.set.Heartbeat, args)
 	for rest := got[7:]; len(rest) > 0; rest = rest[4:] {
 		q := list[rest[0]-1]
-		l, holds := b.w.history.last.leases[q.token]
+		l, holds := leaseOf(b.w.history.last, q)
 		switch code := rest[1]; {
 		case code == lua.Waiting && rest[2] == int64(q.position):
 			b.w.tally["a waiter rejoins"]++

@@ -21,8 +21,10 @@ type request struct {
 	use            string        // the use of the lease, as the primitive defines it
 	count          int           // of permits
 	yield          time.Duration // of a mutex: for how long its release may leave the key free
-	origin         *request      // which this lease replaces
+	origin         *request      // of a conversion: whose lease it converts
 	extendOrigin   time.Duration // to which time that is extended before; 0: it is not
+	patience       time.Duration // after which it is cancelled; 0: it is not
+	again          int           // how many others follow
 	adopts         *request      // whose token it adopts
 	try            bool
 	fixed          bool          // not renewed
@@ -58,7 +60,10 @@ type request struct {
 	longest          time.Duration // the maximum of its lease; 0: the ttl
 	returned         bool
 	lease            *lockkeeper.Lease
-	converting       bool      // it is being converted, or the outcome is unknown
+	writes           bool      // its holder relies on that it writes
+	converting       bool      // a call that converts it is under way
+	converted        time.Time // when the last such call returned
+	fenceInDoubt     bool      // the server may have a larger fence than its holder knows
 	deadline         time.Time // of a crashed process: its deadline; zero: its token was handed over
 	ended            time.Time // when its holder knew that it had ended
 	broken           bool      // somebody breaks it
@@ -67,25 +72,11 @@ type request struct {
 
 func (q *request) String() string { return fmt.Sprintf("request %d", q.n) }
 
-// leaseToken returns the token of its lease, or that of the request, if it has no lease yet.
-func (q *request) leaseToken() string {
-	if q.lease != nil {
-		return q.lease.Token()
-	}
-	return q.token
-}
-
 // ttl returns a ttl that identifies the request.
 func (q *request) ttl() time.Duration { return q.w.ttl + time.Duration(q.n)*time.Millisecond }
 
 // lasts returns how long the lease of the request may last from any moment on. The caller holds the mutex.
-func (q *request) lasts() time.Duration {
-	d := max(q.ttl(), q.longest)
-	if q.origin != nil { // it lasts at least as long as the original
-		d = max(d, q.origin.first().lasts())
-	}
-	return d
-}
+func (q *request) lasts() time.Duration { return max(q.ttl(), q.longest) }
 
 // requestOf returns a request of the process.
 func (w *world) requestOf(p *process) *request {
@@ -125,10 +116,13 @@ func (w *world) enter(q *request, hold time.Duration, quietly bool) {
 	q.ctx, q.cancel = context.WithCancel(lockkeeper.WithNote(context.Background(), q.note))
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for feature, uses := range map[string]bool{lifetimes: q.lifetimes > 0, notes: q.note != "", converts: q.origin != nil, adopts: q.adopts != nil} {
+	for feature, uses := range map[string]bool{lifetimes: q.lifetimes > 0, notes: q.note != "", adopts: q.adopts != nil} {
 		if uses {
 			w.usesLocked(q, feature)
 		}
+	}
+	if q.origin != nil {
+		w.usesLocked(q.origin, converts)
 	}
 	q.n = len(w.requests)
 	q.hold = hold + time.Duration(53+137*q.n)*time.Microsecond // no two requests act at the same instant
@@ -163,9 +157,6 @@ func (q *request) cancelWait() {
 	w.mu.Unlock()
 	q.cancel()
 	within := grace
-	if q.origin != nil {
-		within += time.Second // it first finds out the state of its original lease
-	}
 	if q.extendOrigin > 0 {
 		within += time.Second + grace
 	}
@@ -230,8 +221,15 @@ func (q *request) holdLease() {
 		case <-lease.Done():
 			waits = false
 		case other := <-q.convertTo:
-			if other.convertLease() {
-				return
+			for other != nil {
+				awake, done := other.convertLease()
+				if !awake {
+					return
+				}
+				if done {
+					hold.Reset(other.hold)
+				}
+				other = other.nextConversion(done)
 			}
 		}
 	}
@@ -248,48 +246,6 @@ func (q *request) holdLease() {
 	began := time.Now()
 	err := lease.Release(ctx)
 	q.checkReleased(time.Since(began), err)
-}
-
-// convertLease converts the lease of the request's origin and continues with the new one. It reports whether it has.
-func (q *request) convertLease() bool {
-	defer q.cancel()
-	w, from := q.w, q.origin
-	q.markStarted()
-	w.mu.Lock()
-	from.converting = true
-	token := from.lease.Token()
-	w.mu.Unlock()
-	if q.extendOrigin > 0 {
-		from.extend(q.extendOrigin)
-		q.markStarted()
-	}
-	lease, err := w.kind.get(q)
-	awake := q.p.awaitRunning()
-	w.mu.Lock()
-	// Unless the conversion is known to have failed, the server may not have the lease any more.
-	from.converting = lease == nil && !errors.Is(err, rwlock.ErrUpgradeConflict)
-	w.mu.Unlock()
-	switch {
-	case !awake:
-		return true
-	case lease == nil:
-		q.checkRefused(err)
-		return false
-	}
-	w.mu.Lock()
-	from.endsLocked()
-	q.extended, q.until = from.extended, from.until
-	gone := !q.cancelled.IsZero()
-	if q.converting = lease.Token() == token; q.converting {
-		w.tally["a lease is kept whose conversion is in doubt"]++
-	}
-	w.mu.Unlock()
-	q.checkGranted(lease)
-	if gone { // it has a lease nevertheless, and releases it
-		w.requestRelease(q)
-	}
-	q.holdLease()
-	return true
 }
 
 // believesHeld reports whether the holder considers its lease held.
@@ -343,7 +299,7 @@ func (q *request) checkRefused(err error) {
 	case q.broken && errors.Is(err, lockkeeper.ErrNotAcquired) && want == nil:
 		w.tally["a broken wait ends"]++
 		return
-	case q.origin != nil, w.lowered && errors.Is(err, semaphore.ErrAboveLimit):
+	case w.lowered && errors.Is(err, semaphore.ErrAboveLimit):
 		return
 	case q.try && errors.Is(err, lockkeeper.ErrNotAcquired):
 		w.tally["a try is refused"]++
@@ -370,6 +326,7 @@ func (q *request) checkGranted(lease *lockkeeper.Lease) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	q.returned, q.lease, q.heldSince = true, lease, time.Now()
+	q.writes = q.use == writing && q.adopts == nil || q.adopts != nil && q.adopts.writes
 	w.checkNoteLocked(q)
 	w.noteLocked("%v is granted a lease, fence %d", q, lease.Fence())
 	if lease.Err() != nil { // expired before its process was thawed
@@ -378,7 +335,7 @@ func (q *request) checkGranted(lease *lockkeeper.Lease) {
 	}
 	w.tally["acquisitions"]++
 	l, held := v.leases[lease.Token()]
-	if !w.history.unknownLeases[lease.Token()] && !q.converting {
+	if !w.history.unknownLeases[lease.Token()] {
 		if !held {
 			w.breaksLocked(truth, "%v has a lease that is not at the server", q)
 		} else if l.fence != lease.Fence() {
@@ -389,8 +346,6 @@ func (q *request) checkGranted(lease *lockkeeper.Lease) {
 	switch {
 	case q.try:
 		w.tally["a try is granted"]++
-	case q.origin != nil:
-		w.tally["a lease is converted"]++
 	case q.adopts != nil:
 		w.tally["a lease is adopted"]++
 	case q.token == "":
@@ -424,9 +379,9 @@ func (q *request) extend(d time.Duration) {
 	switch {
 	case err == nil:
 		w.tally["a lease is extended"]++
-	case q.first().bounded() && errors.Is(err, lockkeeper.ErrInvalid):
+	case q.lifetimes > 0 && errors.Is(err, lockkeeper.ErrInvalid):
 		w.tally["an extension beyond MaxLifetime is refused"]++
-	case q.believesHeld() && !q.converting && !w.closing && q.p.neverDegraded() && !q.broken:
+	case q.believesHeld() && !w.closing && q.p.neverDegraded() && !q.broken:
 		w.breaksLocked(truth, "the extension of %v: %v", q, err)
 	}
 }
@@ -449,7 +404,7 @@ func (q *request) checkEnded() {
 		return
 	}
 	q.endsLocked()
-	if over := now - w.history.ends[token]; over >= 0 && !q.converting && !w.history.unknownLeases[token] {
+	if over := now - w.history.ends[token]; over >= 0 && !w.history.unknownLeases[token] {
 		w.breaksLocked(belief, "%v, until %d µs after it", q, over)
 	}
 	if w.closing || errors.Is(q.lease.Err(), lockkeeper.ErrReleased) {
@@ -463,7 +418,7 @@ func (q *request) checkEnded() {
 		w.tally["a broken lease ends"]++
 		return
 	}
-	if (q.p.neverDegraded() || q.origin == nil && !q.converting && q.p.neverHarmed()) && !q.fixed {
+	if q.p.neverHarmed() && !q.fixed {
 		w.breaksLocked(kept, "%v: %v", q, q.lease.Err())
 	}
 }
@@ -487,7 +442,7 @@ func (q *request) checkReleased(took time.Duration, err error) {
 	case w.closing, q.p.state != running:
 	case err == nil && held && !w.history.unknownLeases[q.lease.Token()]:
 		w.breaksLocked(truth, "%v has released and still holds", q)
-	case err != nil && q.p.neverDegraded() && !q.converting && !((q.fixed || q.broken || q.bounded()) && errors.Is(err, lockkeeper.ErrLost)):
+	case err != nil && q.p.neverDegraded() && !((q.fixed || q.broken || q.lifetimes > 0) && errors.Is(err, lockkeeper.ErrLost)):
 		w.breaksLocked(truth, "the release of %v: %v", q, err)
 	}
 }
@@ -509,6 +464,9 @@ func (w *world) checkState() {
 			holds[w.terms(token).number] = true
 		}
 	}
+	if u := w.requestLocked(v.upgrade); u != nil && v.leases[v.upgradeOf].writes && !w.history.everGivenUp[v.upgrade] {
+		holds[u.n] = true
+	}
 	for _, q := range w.requests {
 		if inLine[q.n] > 0 || holds[q.n] {
 			q.p.lastActive = now
@@ -523,6 +481,9 @@ func (w *world) checkState() {
 		}
 		if q.queued {
 			q.token, q.queuedAt = v.queue[i].token, now
+			if q.origin != nil {
+				w.checkUpgradeNoteLocked(q)
+			}
 		}
 		if q.cancelOnThaw && q.p.state != frozen {
 			quit = append(quit, q)
@@ -543,7 +504,7 @@ func (w *world) checkState() {
 		blind := q.uncounted && q.ttl() < w.period+slack+4*w.lag
 		// A grant that is not acknowledged is given back before the call returns.
 		givenBack := w.replicas && !q.p.neverDegraded()
-		if !q.p.isSteady() || !q.cancelled.IsZero() || q.origin != nil || q.adopts != nil || above || blind || givenBack || q.broken {
+		if !q.p.isSteady() || !q.cancelled.IsZero() || w.convertsOrEnds(v, q) || q.adopts != nil || above || blind || givenBack || q.broken {
 			continue
 		}
 		settled := now.Sub(q.began) > w.settling() && now.Sub(q.staleAt) > w.settling() && now.Sub(q.p.steadyFrom) > w.settling() && now.Sub(w.healthyFrom) > w.settling()
@@ -564,6 +525,7 @@ func (w *world) checkState() {
 	for _, q := range w.requests {
 		w.checkLifetimeLocked(q)
 		w.checkExtensionLocked(v, q)
+		w.checkReadsLocked(v, q)
 	}
 	w.checkBrokenLocked()
 	w.checkOwed(v)

@@ -2,11 +2,13 @@ package proptest
 
 import (
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/lockkeeper/lockkeeper/rwlock"
 	"pgregory.net/rapid"
@@ -41,6 +43,11 @@ func (*readWriteLock) free(v *view) bool                 { return len(v.leases) 
 
 func (*readWriteLock) leases(m *miniredis.Miniredis, k protocol.Keys, v *view) {
 	leasesInSet(m, k, v)
+	for token, l := range v.leases {
+		l.writes = writesBy(token, l)
+		v.leases[token] = l
+	}
+	v.upgrade, v.upgradeOf, _ = strings.Cut(m.HGet(k.Meta, "upgrade"), " ")
 	v.pass, _ = strconv.ParseFloat(m.HGet(k.Meta, "pass"), 64)
 }
 
@@ -61,9 +68,9 @@ func (l *readWriteLock) get(q *request) (*lockkeeper.Lease, error) {
 	case q.adopts != nil:
 		return lock.Adopt(q.ctx, q.adopts.lease.Token())
 	case q.use == upgrades:
-		return lock.Upgrade(q.ctx, q.origin.lease)
+		return q.origin.lease, lock.Upgrade(q.ctx, q.origin.lease)
 	case q.use == downgrades:
-		return lock.Downgrade(q.ctx, q.origin.lease)
+		return q.origin.lease, lock.Downgrade(q.ctx, q.origin.lease)
 	case q.use == reads && q.try:
 		return lock.TryRLock(q.ctx)
 	case q.use == reads:
@@ -74,18 +81,22 @@ func (l *readWriteLock) get(q *request) (*lockkeeper.Lease, error) {
 	return lock.Lock(q.ctx)
 }
 
-func reading(use string) bool { return use == reads || use == downgrades }
+func (*readWriteLock) together(_ *world, v *view) bool { return len(v.leases) <= 1 || !v.writer() }
 
-func (*readWriteLock) together(w *world, v *view) bool {
-	if len(v.leases) <= 1 {
-		return true
-	}
-	for token := range v.leases {
-		if !reading(w.terms(token).use) {
-			return false
+// writer reports whether a lease of a read-write lock is there that writes.
+func (v *view) writer() bool {
+	for _, l := range v.leases {
+		if l.writes {
+			return true
 		}
 	}
-	return true
+	return false
+}
+
+// writesBy reports whether a lease of a read-write lock is for writing.
+func writesBy(token string, l lease) bool {
+	t, _ := protocol.ParseToken(token)
+	return (t.Flags != reads) != l.converted
 }
 
 func (*readWriteLock) before(w *world, s *step, y waiting, token string, at float64, stood bool) bool {
@@ -93,7 +104,7 @@ func (*readWriteLock) before(w *world, s *step, y waiting, token string, at floa
 	passes := y.at >= readers && y.at <= s.before.pass // the waiter is a reader that goes before the next writer
 	q := w.requestLocked(token)
 	switch {
-	case t.use == upgrades || t.use == downgrades:
+	case t.use == upgrades:
 		return false
 	case q != nil && q.try:
 		return true
@@ -109,14 +120,28 @@ func (*readWriteLock) before(w *world, s *step, y waiting, token string, at floa
 	return true
 }
 
-// excused: an upgrade ends when its read lease does, or when a later upgrade of the same or another lease waits.
+// excused: an upgrade ends when its lease writes or has ended, or when another of the same lease is asked for.
 func (*readWriteLock) excused(w *world, s *step, token string) bool {
-	return w.terms(token).use == upgrades
+	q := w.requestLocked(token)
+	if q == nil || q.use != upgrades {
+		return false
+	}
+	of := q.origin.token
+	if q.origin.lease != nil {
+		of = q.origin.lease.Token()
+	}
+	l, held := s.after.leases[of]
+	return !held || l.writes || s.after.upgrade != token && s.after.upgradeOf == of
 }
 
 // stepped counts the writers that overtake waiting readers.
 func (l *readWriteLock) stepped(w *world, s *step) {
 	h := &w.history
+	for i, y := range s.after.queue {
+		if i > 0 && w.terms(y.token).use == upgrades && w.terms(s.after.queue[i-1].token).use != upgrades {
+			w.breaksLocked(order, "%s waits behind %s", w.tokenName(y.token), w.tokenName(s.after.queue[i-1].token))
+		}
+	}
 	wrote := false
 	for token := range s.after.leases {
 		if _, had := s.before.leases[token]; !had && w.terms(token).use == writing {
@@ -162,17 +187,18 @@ func (l *readWriteLock) stepped(w *world, s *step) {
 const streaks = "writers overtake readers up to the streak"
 
 func (l *readWriteLock) owed(w *world, v *view) []string {
-	for token := range v.leases {
-		if !reading(w.terms(token).use) {
-			return nil
-		}
+	if v.writer() {
+		return nil
 	}
 	y := w.firstConnected(v)
 	switch {
 	case y == nil:
 		return nil
 	case y.at < readers && w.terms(y.token).use == upgrades:
-		return nil // no other lease may remain but its own
+		if _, held := v.leases[v.upgradeOf]; held && len(v.leases) == 1 && y.token == v.upgrade {
+			return []string{y.token}
+		}
+		return nil
 	case y.at < readers && len(v.leases) == 0:
 		return []string{y.token}
 	case y.at < readers:
@@ -193,6 +219,21 @@ func (l *readWriteLock) actions(w *world) map[string]func(*rapid.T) {
 		"another upgrades":   func(r *rapid.T) { l.converts(w, r, upgrades) },
 		"one downgrades":     func(r *rapid.T) { l.converts(w, r, downgrades) },
 		"another downgrades": func(r *rapid.T) { l.converts(w, r, downgrades) },
+		"a newcomer converts": func(r *rapid.T) {
+			q := w.newRequest(r, draw(r, w.in(running), "process"), false)
+			q.hold = max(q.hold, w.scaled(20*time.Second))
+			w.launch(q)
+			w.advance(w.while(r, time.Second))
+			w.mu.Lock()
+			held, use := q.believesHeld() && q.p.state == running, upgrades
+			if q.writes {
+				use = downgrades
+			}
+			w.mu.Unlock()
+			if held {
+				l.convert(w, r, q, use)
+			}
+		},
 	}
 }
 
@@ -200,30 +241,36 @@ func (l *readWriteLock) actions(w *world) map[string]func(*rapid.T) {
 func (l *readWriteLock) converts(w *world, r *rapid.T, use string) {
 	var list []*request
 	for _, q := range w.holders() {
-		if reading(q.use) == (use == upgrades) && !q.converting && len(q.convertTo) == 0 && q.p.state == running {
+		if q.writes == (use == downgrades) && !q.converting && len(q.convertTo) == 0 && q.p.state == running {
 			list = append(list, q)
 			if q.adopts != nil { // of which there are few
 				list = append(list, q, q, q)
 			}
 		}
 	}
+	l.convert(w, r, draw(r, list, "holder"), use)
+}
+
+// convert lets a holder convert its lease, and perhaps back, again and again.
+func (*readWriteLock) convert(w *world, r *rapid.T, from *request, use string) {
 	if len(w.requests) >= w.most() {
 		r.Skip("too many")
 	}
-	from := draw(r, list, "holder")
 	q := w.requestOf(from.p)
 	if rapid.IntRange(0, 2).Draw(r, "extended before") == 0 {
 		q.extendOrigin = from.drawExtension(r)
 	}
-	q.use, q.origin, q.releaseTimeout = use, from, from.releaseTimeout
-	hold := w.scaled(time.Duration(rapid.SampledFrom([]int{100, 1000, 5000}).Draw(r, "hold ms")) * time.Millisecond)
-	patience := rapid.SampledFrom([]int{0, 10000, 1000, 100}).Draw(r, "patience ms")
-	w.enter(q, hold, false)
-	if patience > 0 {
-		w.after(w.scaled(time.Duration(patience)*time.Millisecond)+211*time.Microsecond, q.cancelWait)
-	}
+	q.use, q.origin = use, from
+	hold := w.scaled(time.Duration(rapid.SampledFrom([]int{100, 1000, 5000, 20000}).Draw(r, "hold ms")) * time.Millisecond)
+	q.patience = w.scaled(time.Duration(rapid.SampledFrom([]int{0, 10000, 1000, 100, 1}).Draw(r, "patience ms")) * time.Millisecond)
+	q.again = rapid.IntRange(0, 3).Draw(r, "again")
+	q.begins(hold)
 	if !w.noFaults && rapid.IntRange(0, 3).Draw(r, "its reply is lost") == 0 {
 		fault := rapid.SampledFrom(replyFaults).Draw(r, "fault")
+		if rapid.Bool().Draw(r, "and its request comes late") {
+			fault |= faultnet.Copy
+			w.after(w.while(r, time.Second), func() { w.replay(q.p) })
+		}
 		q.p.link.Break("evalsha", rapid.IntRange(1, 3).Draw(r, "how many"), fault)
 		q.p.degrade(lossy, w.while(r, 3*time.Second))
 	}

@@ -20,7 +20,8 @@ var primitives = []struct {
 	{"mutex", func() primitive { return &mutexLock{} }, nil, []string{"the key is left free", "a key that was left free is granted to a waiter"}, withoutPermits},
 	{"fair", func() primitive { return fairLock{} }, nil, nil, withoutPermits},
 	{"rwlock", func() primitive { return &readWriteLock{} }, nil, []string{
-		"a lease is converted", "readers go before the next writer",
+		"a lease is converted", "a downgrade is in doubt", "an upgrade is given up that was granted", "upgrades conflict",
+		"readers go before the next writer",
 	}, []string{sets, halts}},
 	{"semaphore", func() primitive { return &permits{} }, []uint64{2}, []string{"the limit changes", "the limit is paused", "at its bound: the shortest window", "at its bound: the longest window"}, []string{converts}},
 }

@@ -15,33 +15,12 @@ import (
 	"github.com/alicebob/miniredis/v2/server"
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/admin"
-	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/rwlock"
 	"github.com/redis/go-redis/v9"
 )
-
-// TestNotesOfConversions: a converted lease has the note of the conversion, or else keeps its own.
-func TestNotesOfConversions(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := lockkeepertest.New(t).Keeper(t, nil)
-		l := must.Get(rwlock.New(k, "x", nil))(t)
-		want := func(note string) {
-			t.Helper()
-			holders := must.Get(l.Holders(ctx))(t)
-			check.That(t, len(holders) == 1 && holders[0].Note == note, "%+v, want one with the note %q", holders, note)
-		}
-		read := must.Get(l.RLock(lockkeeper.WithNote(ctx, "report")))(t)
-		want("report")
-		write := must.Get(l.Upgrade(ctx, read))(t)
-		want("report")
-		read = must.Get(l.Downgrade(lockkeeper.WithNote(ctx, "check"), write))(t)
-		want("check")
-		must.OK(t, read.Release(ctx))
-	})
-}
 
 // TestHooksOfConversions checks that an upgrade and a downgrade are calls of their own, with the context that the caller passed and the
 // mode that they ask for.
@@ -56,14 +35,14 @@ func TestHooksOfConversions(t *testing.T) {
 			AcquireStart: hook(" starts "), AcquireDone: hook(" done "), Released: hook(" released "),
 		}})
 		l := must.Get(rwlock.New(k, "x", nil))(t)
-		read := must.Get(l.RLock(context.WithValue(ctx, call{}, "first")))(t)
-		write := must.Get(l.Upgrade(context.WithValue(ctx, call{}, "second"), read))(t)
-		read = must.Get(l.Downgrade(context.WithValue(ctx, call{}, "third"), write))(t)
-		must.OK(t, read.Release(ctx))
+		lease := must.Get(l.RLock(context.WithValue(ctx, call{}, "first")))(t)
+		must.OK(t, l.Upgrade(context.WithValue(ctx, call{}, "second"), lease))
+		must.OK(t, l.Downgrade(context.WithValue(ctx, call{}, "third"), lease))
+		must.OK(t, lease.Release(ctx))
 		want := []string{
 			"first starts read", "first done read",
-			"second starts write", "second done write", "first released read",
-			"third starts read", "third done read", "second released write",
+			"second starts write", "first released read", "second done write",
+			"third starts read", "second released write", "third done read",
 			"third released read",
 		}
 		check.That(t, slices.Equal(got, want), "events:\n%q\nwant\n%q", got, want)
@@ -71,16 +50,13 @@ func TestHooksOfConversions(t *testing.T) {
 }
 
 // TestHooksOfConversionInDoubt checks that each call that got a lease has one end of it, if the answer to a conversion comes after the
-// context has ended: while the call still waits for it, or after it has returned, when the lease that the caller has becomes the one that
-// the server has.
+// context has ended.
 func TestHooksOfConversionInDoubt(t *testing.T) {
 	for name, x := range map[string]inDoubt{
-		"upgrade":         {upgrade: true, late: 50 * time.Millisecond},
-		"downgrade":       {late: 50 * time.Millisecond},
-		"upgrade, late":   {upgrade: true, late: 3 * time.Second},
-		"downgrade, late": {late: 3 * time.Second},
-		"upgraded again":  {upgrade: true, late: 3 * time.Second, again: true},
-		"shared, upgrade": {upgrade: true, late: 3 * time.Second, linger: time.Second},
+		"upgrade":         {upgrade: true},
+		"downgrade":       {},
+		"upgraded again":  {upgrade: true, again: true},
+		"shared, upgrade": {upgrade: true, linger: time.Second},
 	} {
 		t.Run(name, func(t *testing.T) { synctest.Test(t, x.test) })
 	}
@@ -88,9 +64,9 @@ func TestHooksOfConversionInDoubt(t *testing.T) {
 
 // inDoubt is a conversion whose answer comes late.
 type inDoubt struct {
-	upgrade      bool
-	late, linger time.Duration
-	again        bool // it is converted once more when the outcome is known
+	upgrade bool
+	linger  time.Duration
+	again   bool // it is converted once more when the outcome is known
 }
 
 func (x inDoubt) test(t *testing.T) {
@@ -102,27 +78,23 @@ func (x inDoubt) test(t *testing.T) {
 		acquire, convert = l.Lock, l.Downgrade
 	}
 	lease := must.Get(acquire(ctx))(t)
-	must.OK(t, must.Get(convert(ctx, lease))(t).Release(ctx)) // the server knows the scripts from now on
-	if x.linger > 0 {                                         // another call brings the lease that is converted
+	must.OK(t, convert(ctx, lease)) // the server knows the scripts from now on
+	must.OK(t, lease.Release(ctx))
+	if x.linger > 0 { // another call brings the lease that is converted
 		must.OK(t, must.Get(acquire(ctx))(t).Release(ctx))
 	}
 	lease = must.Get(acquire(ctx))(t)
 	time.Sleep(20 * time.Second)
-	s.SlowAnswers(x.late)
+	fence := lease.Fence()
+	s.SlowAnswers(3 * time.Second)
 	brief, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
 	defer cancel()
-	next, err := convert(brief, lease)
-	check.That(t, (err != nil) == (x.upgrade && x.late > time.Second), "the conversion has returned %v", err)
+	err := convert(brief, lease)
+	check.That(t, (err != nil) == x.upgrade && lease.Fence() == fence, "the conversion has returned %v, with fence %d after %d", err, lease.Fence(), fence)
 	s.Restore()
-	time.Sleep(4 * x.late)
-	if err == nil {
-		lease = next
-	}
+	time.Sleep(12 * time.Second)
 	if x.again {
-		former := lease
-		lease = must.Get(convert(ctx, lease))(t)
-		must.OK(t, former.Release(ctx)) // such as a deferred one
-		must.OK(t, lease.Err())
+		must.OK(t, convert(ctx, lease))
 	}
 	must.OK(t, lease.Release(ctx))
 	c.check(t)
@@ -194,40 +166,34 @@ func TestUpgradeReportsReleaseOfItsCaller(t *testing.T) {
 		l := must.Get(rwlock.New(lockkeepertest.New(t).Keeper(t, c.options(t)), "x", &rwlock.Options{Linger: time.Second}))(t)
 		first, second := must.Get(l.RLock(ctx))(t), must.Get(l.RLock(ctx))(t)
 		must.OK(t, first.Release(ctx))
-		write := must.Get(l.Upgrade(ctx, second))(t)
+		must.OK(t, l.Upgrade(ctx, second))
+		must.OK(t, l.Downgrade(ctx, second))
 		must.OK(t, second.Release(ctx))
-		must.OK(t, write.Release(ctx))
 		c.check(t)
 	})
 }
 
-// TestHooksOfConversionThatResolvesDuringClose checks that the lease of a caller has an end if the answer to an upgrade in doubt comes while
-// the keeper is being closed.
-func TestHooksOfConversionThatResolvesDuringClose(t *testing.T) {
+// TestAdoptedLeaseKnowsWhetherItWrites: the token of a converted lease does not say so.
+func TestAdoptedLeaseKnowsWhetherItWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := lockkeepertest.New(t)
-		var c calls
-		k := s.Keeper(t, c.options(t))
-		l := must.Get(rwlock.New(k, "x", nil))(t)
-		must.OK(t, must.Get(l.Upgrade(ctx, must.Get(l.RLock(ctx))(t)))(t).Release(ctx))
-		read := must.Get(l.RLock(ctx))(t)
-		s.SlowAnswers(1200 * time.Millisecond)
-		brief, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
-		defer cancel()
-		_, err := l.Upgrade(brief, read)
-		check.That(t, err != nil, "the upgrade was answered")
-		time.Sleep(2500 * time.Millisecond)
-		o := onClose(func() { time.Sleep(1500 * time.Millisecond) }) // the answer comes meanwhile
-		access.KeeperOf(k).OnClose(&o)
-		_ = k.Close()
-		s.Restore()
-		c.check(t)
+		l, other := must.Get(rwlock.New(s.Keeper(t, nil), "x", nil))(t), must.Get(rwlock.New(s.Keeper(t, nil), "x", nil))(t)
+		for _, x := range []struct {
+			acquire         func(context.Context) (*lockkeeper.Lease, error)
+			convert, revert func(context.Context, *lockkeeper.Lease) error
+			writes          bool
+		}{{l.RLock, l.Upgrade, other.Downgrade, true}, {l.Lock, l.Downgrade, other.Upgrade, false}} {
+			lease := must.Get(x.acquire(ctx))(t)
+			must.OK(t, x.convert(ctx, lease))
+			holders := must.Get(l.Holders(ctx))(t)
+			check.That(t, len(holders) == 1 && holders[0].Writes == x.writes, "%+v", holders)
+			adopted := must.Get(other.Adopt(ctx, lease.Token()))(t)
+			check.That(t, adopted.Fence() == lease.Fence(), "fence %d of %d", adopted.Fence(), lease.Fence())
+			must.OK(t, x.revert(ctx, adopted))
+			must.OK(t, adopted.Release(ctx))
+		}
 	})
 }
-
-type onClose func()
-
-func (f *onClose) KeeperClosed() { (*f)() }
 
 // TestBreakOfWaitingUpgrade checks that the caller of an upgrade that somebody breaks learns of that, and has its read lease as before.
 func TestBreakOfWaitingUpgrade(t *testing.T) {
@@ -237,10 +203,7 @@ func TestBreakOfWaitingUpgrade(t *testing.T) {
 		l := must.Get(rwlock.New(k, "x", nil))(t)
 		other, read := must.Get(must.Get(rwlock.New(operator, "x", nil))(t).RLock(ctx))(t), must.Get(l.RLock(ctx))(t)
 		ended := make(chan error, 1)
-		go func() {
-			_, err := l.Upgrade(ctx, read)
-			ended <- err
-		}()
+		go func() { ended <- l.Upgrade(ctx, read) }()
 		time.Sleep(time.Second)
 		waiters := must.Get(admin.Inspect(ctx, operator, rwlock.Kind, "x"))(t).Waiters
 		must.Get(admin.Break(ctx, operator, rwlock.Kind, "x", &admin.BreakOptions{Token: waiters[0].Token, Reason: "test"}))(t)
@@ -273,45 +236,25 @@ func withReplicas(t *testing.T, acknowledge func() int) func(lockkeeper.ReplicaA
 	}
 }
 
-// TestUnacknowledgedConversionLosesLease checks that the old lease has ended and the new one is released.
-func TestUnacknowledgedConversionLosesLease(t *testing.T) {
+// TestUnacknowledgedUpgradeIsGivenUp checks that the lease reads as before, if replicas have not acknowledged that it writes. A downgrade does
+// not wait for replicas: one that has not heard of it keeps more away.
+func TestUnacknowledgedUpgradeIsGivenUp(t *testing.T) {
 	var replicas atomic.Int64
 	open := withReplicas(t, func() int { return int(replicas.Load()) })
 	l, other := open(lockkeeper.ReplicaAck{Replicas: 1, Timeout: 50 * time.Millisecond}), open(lockkeeper.ReplicaAck{})
-	for how, x := range map[string]struct {
-		acquire func(context.Context) (*lockkeeper.Lease, error)
-		convert func(context.Context, *lockkeeper.Lease) (*lockkeeper.Lease, error)
-	}{"downgrade": {l.Lock, l.Downgrade}, "upgrade": {l.RLock, l.Upgrade}} {
-		ctx := must.Within(t, 10*time.Second)
-		replicas.Store(1)
-		old := must.Get(x.acquire(ctx))(t)
-		replicas.Store(0)
-		_, err := x.convert(ctx, old)
-		var not *lockkeeper.NotAcknowledgedError
-		check.That(t, errors.As(err, &not) && errors.Is(old.Err(), lockkeeper.ErrLost), "%s: %v; the old lease: %v", how, err, old.Err())
-		must.OK(t, must.Get(other.Lock(ctx))(t).Release(ctx))
+	ctx := must.Within(t, 10*time.Second)
+	replicas.Store(1)
+	lease := must.Get(l.RLock(ctx))(t)
+	replicas.Store(0)
+	var not *lockkeeper.NotAcknowledgedError
+	if err := l.Upgrade(ctx, lease); !errors.As(err, &not) || errors.Is(err, lockkeeper.ErrLost) || lease.Err() != nil {
+		t.Errorf("%v; the lease: %v", err, lease.Err())
 	}
-}
-
-// TestConversionAwaitsReplicaAckAfterCancel checks that a cancelled conversion still waits for replicas: the server
-// has ended the old lease, so only the new one is left.
-func TestConversionAwaitsReplicaAckAfterCancel(t *testing.T) {
-	var ends atomic.Pointer[context.CancelFunc]
-	l := withReplicas(t, func() int {
-		if cancel := ends.Load(); cancel != nil {
-			(*cancel)()
-			time.Sleep(20 * time.Millisecond) // gives a call that does not wait the time to return
-		}
-		return 1
-	})(lockkeeper.ReplicaAck{Replicas: 1})
-	lease := must.Get(l.Lock(t.Context()))(t)
-	for _, convert := range []func(context.Context, *lockkeeper.Lease) (*lockkeeper.Lease, error){l.Downgrade, l.Upgrade} {
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		ends.Store(&cancel)
-		lease = must.Get(convert(ctx, lease))(t)
-		err := lease.Err()
-		must.That(t, err == nil && ctx.Err() != nil, "the lease: %v, the context: %v", err, ctx.Err())
-	}
-	must.Report(t, lease.Release(t.Context()))
+	must.OK(t, must.Get(other.RLock(ctx))(t).Release(ctx))
+	replicas.Store(1)
+	must.OK(t, l.Upgrade(ctx, lease))
+	replicas.Store(0)
+	must.OK(t, l.Downgrade(ctx, lease))
+	must.OK(t, must.Get(other.RLock(ctx))(t).Release(ctx))
+	must.OK(t, lease.Release(ctx))
 }

@@ -26,8 +26,8 @@
 // other. There are no counters that a crash could leave wrong: the readers are a sorted set of leases, each with its end.
 // Fences increase over readers and writers alike, so a read lease that is granted after a write lease has a larger fence.
 //
-// [Lock.Downgrade] converts a write lease into a read lease, without a gap in between. [Lock.Upgrade] converts a read lease
-// into a write lease, when no other reader is left. A caller that waits for a write lease in another way while it holds a read
+// [Lock.Downgrade] makes a write lease read, without a gap in between. [Lock.Upgrade] makes a read lease write, when no other reader
+// is left. The lease goes on, with a larger fence. A caller that waits for a write lease in another way while it holds a read
 // lease of the same lock waits for itself.
 //
 // # Linger

@@ -48,15 +48,11 @@ func ExampleLock_Downgrade() {
 	defer end()
 	l, _ := rwlock.New(k, "catalogue", nil)
 
-	write, _ := l.Lock(ctx)
-	defer write.Release(ctx) // has no effect once it is a read lease
-
-	read, err := l.Downgrade(ctx, write)
-	if err != nil {
+	lease, _ := l.Lock(ctx)
+	defer lease.Release(ctx)
+	if err := l.Downgrade(ctx, lease); err != nil {
 		log.Fatal(err)
 	}
-	defer read.Release(ctx)
-	fmt.Println("the write lease has ended:", errors.Is(write.Err(), lockkeeper.ErrReleased))
 
 	other, err := l.TryRLock(ctx)
 	fmt.Println("another reads:", err == nil)
@@ -64,7 +60,6 @@ func ExampleLock_Downgrade() {
 	_, err = l.TryLock(ctx)
 	fmt.Println("another writes:", err == nil)
 	// Output:
-	// the write lease has ended: true
 	// another reads: true
 	// another writes: false
 }
@@ -78,20 +73,20 @@ func ExampleLock_Upgrade() {
 	l, _ := rwlock.New(k, "counter", nil)
 
 	counter := 0
-	increase := func(read *lockkeeper.Lease) {
+	increase := func(lease *lockkeeper.Lease) {
 		seen := counter
-		write, err := l.Upgrade(ctx, read)
+		err := l.Upgrade(ctx, lease)
 		if errors.Is(err, rwlock.ErrUpgradeConflict) {
 			fmt.Println("another upgrades: step back")
-			_ = read.Release(ctx)
-			if write, err = l.Lock(ctx); err == nil {
+			_ = lease.Release(ctx)
+			if lease, err = l.Lock(ctx); err == nil {
 				seen = counter // read again
 			}
 		}
 		if err != nil {
 			log.Fatal(err)
 		}
-		defer write.Release(ctx)
+		defer lease.Release(ctx)
 		counter = seen + 1
 		fmt.Println("counted to", counter)
 	}

@@ -73,30 +73,31 @@ func TestUpgradeOfSharedRead(t *testing.T) {
 	lingers(t, func(_ *embedded.Server, p, other *lingerer) {
 		inside, inside2 := p.Enter(), must.Get(p.TryRLock(ctx))(t)
 		check.That(t, inside.Token() == inside2.Token(), "two reads have the leases %s and %s", inside.Token(), inside2.Token())
-		check.Is(t, check.ErrorOf(p.Downgrade(ctx, inside)), lockkeeper.ErrInvalid, "the error")
-		check.Is(t, check.ErrorOf(other.Upgrade(ctx, inside)), lockkeeper.ErrInvalid, "the error")
-		work := inside.Context(ctx)
+		check.Is(t, p.Downgrade(ctx, inside), lockkeeper.ErrInvalid, "the error")
+		check.Is(t, other.Upgrade(ctx, inside), lockkeeper.ErrInvalid, "the error")
+		work, token, fence := inside.Context(ctx), inside.Token(), inside.Fence()
 		upgraded := make(chan *lockkeeper.Lease, 1)
 		go func() {
-			l, err := p.Upgrade(ctx, inside)
-			must.Report(t, err)
-			upgraded <- l
+			must.Report(t, p.Upgrade(ctx, inside))
+			upgraded <- inside
 		}()
 		must.That(t, !lingering.IsGranted(upgraded) && !p.Local(), "upgraded, or shared, with another reader inside")
-		if _, err := p.Upgrade(ctx, inside2); !errors.Is(err, rwlock.ErrUpgradeConflict) || inside2.Err() != nil {
+		if err := p.Upgrade(ctx, inside2); !errors.Is(err, rwlock.ErrUpgradeConflict) || inside2.Err() != nil {
 			t.Errorf("a second upgrade: %v, %v", err, inside2.Err())
 		}
-		check.Is(t, check.ErrorOf(p.Upgrade(ctx, inside)), lockkeeper.ErrInvalid, "of the same lease by another call")
+		check.Is(t, p.Upgrade(ctx, inside), lockkeeper.ErrInvalid, "of the same lease by another call")
 		p.Leave(inside2)
 		must.That(t, lingering.IsGranted(upgraded), "not upgraded although nobody else is inside")
-		w := <-upgraded
-		if !errors.Is(inside.Err(), lockkeeper.ErrReleased) || !errors.Is(context.Cause(work), lockkeeper.ErrReleased) || w.Fence() <= inside.Fence() {
-			t.Errorf("%v, %v, fence %d after %d", inside.Err(), context.Cause(work), w.Fence(), inside.Fence())
+		<-upgraded
+		if inside.Err() != nil || work.Err() != nil || inside.Token() != token || inside.Fence() <= fence {
+			t.Errorf("%v, %v, %q with fence %d after %q with %d", inside.Err(), work.Err(), inside.Token(), inside.Fence(), token, fence)
 		}
-		p.Must(inside.Release(ctx))
-		check.Is(t, w.Err(), nil, "the release of the read lease has ended the write lease")
 		check.Is(t, check.ErrorOf(other.TryRLock(ctx)), lockkeeper.ErrNotAcquired, "the error")
-		p.Leave(must.Get(p.Downgrade(ctx, w))(t))
+		check.Is(t, check.ErrorOf(p.TryRLock(ctx)), lockkeeper.ErrNotAcquired, "the error in the same process")
+		must.OK(t, p.Downgrade(ctx, inside))
+		check.That(t, !p.Local(), "the lease is shared again")
+		must.OK(t, p.Upgrade(ctx, inside))
+		p.Leave(inside)
 		other.Leave(must.Get(other.TryLock(ctx))(t))
 	})
 }
@@ -110,22 +111,20 @@ func TestUpgradeOfSharedReadGivesUp(t *testing.T) {
 				inside2 = other.Enter()
 			}
 			brief, cancel := context.WithTimeout(ctx, time.Second)
-			_, err := p.Upgrade(brief, inside)
+			err := p.Upgrade(brief, inside)
 			cancel()
 			check.That(t, errors.Is(err, lockkeeper.ErrNotAcquired) && errors.Is(err, context.DeadlineExceeded) && inside.Err() == nil,
 				"%v, %v", err, inside.Err())
 			time.Sleep(time.Minute) // it is held as before
 			must.Report(t, inside.Err())
 			other.Must(inside2.Release(ctx))
-			p.Leave(must.Get(p.Upgrade(ctx, inside))(t))
+			must.OK(t, p.Upgrade(ctx, inside))
+			p.Leave(inside)
 			time.Sleep(time.Minute)
 		}
 		inside, inside2 := p.Enter(), p.Enter()
 		upgrading := make(chan error, 1)
-		go func() {
-			_, err := p.Upgrade(ctx, inside)
-			upgrading <- err
-		}()
+		go func() { upgrading <- p.Upgrade(ctx, inside) }()
 		synctest.Wait()
 		p.Leave(inside)
 		check.Is(t, <-upgrading, lockkeeper.ErrReleased, "released meanwhile")

@@ -180,65 +180,57 @@ func (l *Lock) DoWrite(ctx context.Context, fn func(ctx context.Context, fence u
 	return lifecycle.Do(ctx, h, fn)
 }
 
-// Downgrade converts a write lease into a read lease, in one step at the server: no other writer can come between the two. It
-// blocks for a round trip. The write lease and its contexts then end with ErrReleased; the read lease has a larger fence.
-// Waiting readers are admitted too, possibly before Downgrade returns, so write nothing once it was called.
-//
-// If ctx ends or Redis gives no answer before the outcome at the server is known, Downgrade tries to learn the outcome, for at
-// most a second. The result says what is held:
-//
-//   - No error: the read lease is held. If the outcome could not be learned, the read lease has the fence of the write lease,
-//     which protects as well, and the server may still keep the lock for writing until the read lease is released. Whichever
-//     lease the server has is renewed as soon as the server answers, and lost at its deadline if it does not.
-//   - ErrLost or ErrReleased: nothing is held; the write lease was over, or has ended meanwhile. This includes a
-//     *NotAcknowledgedError: the write lease has ended at the server, and is lost.
-//   - ErrInvalid: the lease is not a write lease of this lock, or is being converted already.
-//   - Any other error is as for RLock, and the write lease is held as before: the server has not converted it and will not.
-func (l *Lock) Downgrade(ctx context.Context, write *lockkeeper.Lease) (read *lockkeeper.Lease, err error) {
-	defer runtime.KeepAlive(write) // or it would be reported as leaked while it waits
-	h := leaseOf(write)
-	if write != nil && (h == nil || !h.Is(protocol.FlagWrite) && !h.Is(protocol.FlagUpgrade)) {
-		return nil, l.lock.Invalid("the lease of %q is not a write lease of this lock", write.Name())
-	}
-	return access.Lease[lockkeeper.Lease](l.lock.Convert(ctx, h, keeper.Terms{Flags: protocol.FlagDowngrade, Direct: true}))
-}
-
-// Upgrade converts a read lease into a write lease. It waits until no other reader is left, ahead of all waiting writers; new
-// readers queue behind it. The read lease is held and renewed while Upgrade waits. When the write lease is granted, the read
-// lease and its contexts end with ErrReleased. No other writer can come between the two. The write lease has a larger fence.
+// Upgrade makes a read lease write. It waits until no other reader is left, ahead of all waiting writers; new readers queue behind it. The
+// lease is held and renewed meanwhile, so no other writer can come between. It keeps its token and its contexts, and its fence is larger from
+// then on.
 //
 // With Options.Linger, Upgrade first waits for the readers of this process that share the lease, and lets no others share it.
 //
-// If ctx ends or Redis gives no answer before the outcome at the server is known, Upgrade tries to learn the outcome, for at
-// most a second. The result says what is held:
+// After an error the lease reads as before, or has ended. If the server was asked, it is told in the background that the upgrade was given
+// up; until then it may keep other readers out. The error says which:
 //
-//   - No error: the write lease is held, also if ctx has ended meanwhile.
-//   - ErrLost or ErrReleased: nothing is held; the read lease was over, or has ended during the wait. It is also lost if
-//     replicas do not acknowledge the write lease, which is a *NotAcknowledgedError and ErrLost; and if the key ":meta" of the
-//     lock is evicted or deleted during the wait, since it alone says which read lease the waiting upgrade replaces.
-//   - ErrInvalid: the lease is not a read lease of this lock, or is being converted already.
-//   - ErrUpgradeConflict, at once: another upgrade is waiting already. The read lease is held as before.
-//   - Any other error is as for RLock: when ctx has ended it is the context's, and also ErrNotAcquired or ErrUnavailable. The
-//     read lease is held as before. If the outcome at the server could not be learned, the server may keep other readers out
-//     until the lease is released; another call of Upgrade with it learns the outcome, and returns the write lease if that was
-//     granted.
-func (l *Lock) Upgrade(ctx context.Context, read *lockkeeper.Lease) (write *lockkeeper.Lease, err error) {
-	defer runtime.KeepAlive(read) // as in Downgrade
-	if shared, is := access.HandleOf(read).(*share.Lease); is {
-		return access.Lease[lockkeeper.Lease](share.Convert(ctx, l.lock, shared, keeper.Terms{Flags: protocol.FlagUpgrade}))
+//   - ErrLost or ErrReleased: the lease had ended, or has ended during the wait.
+//   - ErrInvalid: the lease is not a read lease of this lock, or another call converts it.
+//   - ErrUpgradeConflict, at once: another upgrade is waiting already.
+//   - Any other error is as for RLock: when ctx has ended it is the context's, and also ErrNotAcquired or ErrUnavailable.
+func (l *Lock) Upgrade(ctx context.Context, read *lockkeeper.Lease) error {
+	defer runtime.KeepAlive(read) // or it would be reported as leaked while it waits
+	switch h := access.HandleOf(read).(type) {
+	case *share.Lease:
+		return share.Upgrade(ctx, l.lock, h)
+	case *keeper.Lease:
+		return l.lock.Upgrade(ctx, h, nil)
 	}
-	h := leaseOf(read)
-	if read != nil && (h == nil || !h.Is(protocol.FlagRead) && !h.Is(protocol.FlagDowngrade) && !h.Became(protocol.FlagUpgrade)) {
-		return nil, l.lock.Invalid("the lease of %q is not a read lease of this lock", read.Name())
-	}
-	return access.Lease[lockkeeper.Lease](l.lock.Convert(ctx, h, keeper.Terms{Flags: protocol.FlagUpgrade}))
+	return l.notOurs(read)
 }
 
-// leaseOf returns the lease at one server that a user has, or nil if it is nil, one of a majority, or shared by readers of this
-// process.
-func leaseOf(l *lockkeeper.Lease) *keeper.Lease {
-	h, _ := access.HandleOf(l).(*keeper.Lease)
-	return h
+// Downgrade makes a write lease read, in one step at the server: no other writer can come between. It blocks for a round trip. The lease
+// keeps its token and its contexts, and its fence is larger from then on. Waiting readers are admitted too, possibly before Downgrade
+// returns, so write nothing once it was called.
+//
+// Without an error the lease reads. If ctx has ended, or Redis has given no answer, before the outcome at the server was known, that is told
+// it again in the background, until which it may keep the lock for writing; the fence of the lease stays the same then.
+//
+//   - ErrLost or ErrReleased: the lease had ended, or has ended meanwhile.
+//   - ErrInvalid: the lease is not a write lease of this lock, or another call converts it.
+//   - After any other error, which is as for RLock, the lease writes as before: the server was not asked, or has refused the command.
+func (l *Lock) Downgrade(ctx context.Context, write *lockkeeper.Lease) error {
+	defer runtime.KeepAlive(write) // as in Upgrade
+	switch h := access.HandleOf(write).(type) {
+	case *share.Lease:
+		return share.Downgrade(ctx, l.lock, h)
+	case *keeper.Lease:
+		return l.lock.Downgrade(ctx, h, nil)
+	}
+	return l.notOurs(write)
+}
+
+// notOurs returns the error about a lease that is nil, or of another primitive.
+func (l *Lock) notOurs(x *lockkeeper.Lease) error {
+	if x == nil {
+		return l.lock.Fail(server.ErrReleased)
+	}
+	return l.lock.Invalid("the lease of %q is not of this lock", x.Name())
 }
 
 // Adopt makes a lease from a token that holds the lock, for reading or writing; see package [lockkeeper]. The error is ErrInvalid if

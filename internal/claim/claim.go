@@ -9,13 +9,11 @@ type State uint8
 const (
 	Asking      State = iota // no reply has decided yet whether the request waits
 	Waiting                  // the server has queued the request
-	Permitted                // granted without a lease: the permits return by the clock alone, so nothing is held
+	Permitted                // granted without a lease: the permits return by the clock alone, or an upgrade has changed a lease of another token
 	Held                     // granted, with a lease
 	Unconfirmed              // the same, for the claim ttl at most; the first renewal confirms it
-	Converting               // held, or replaced by another lease
 	Lost                     // the lease has ended before its holder released it
 	Releasing                // ended; a release removes what may be left at the server
-	Checking                 // a conversion was given up, and has taken place: a renewal learns the fence of the new lease
 	Over                     // nothing is left to be done
 	states
 )
@@ -62,9 +60,9 @@ type Claim struct {
 	copies  copies // of the calls that asked for the lease
 	tries   int8   // that have brought nothing, in a mode that bounds them
 	adopted bool   // made from a token: whether a copy of its request may run is not known
-	convert bool   // it is to replace another lease
+	upgrade bool   // what it asks for is that another lease writes
 	late    bool   // a grant came when nothing was left of its lease
-	paused  bool   // the timer says when to send the request, the release or the check again
+	paused  bool   // the timer says when to send the request or the release again
 
 	// Of a request. A grant by a message counts from asked if its fence is larger than floor. asked is when the last call was sent
 	// that the server answered with "waiting", and floor is the last fence it had drawn by then. So the grant was made after
@@ -82,13 +80,12 @@ type Claim struct {
 	fence      int64
 	since      Instant // when it was granted, or the one that it is part of
 	ttl        int64   // ms that a renewal asks for
-	longest    int64   // ms: the most that calls have asked for which the server may run last; before a grant, that of the lease to be replaced
+	longest    int64   // ms: the most that calls have asked for which the server may run last
 	deadline   Instant // until when it is believed, if nothing else comes
 	renewAt    Instant // 0: no renewal is due
 	metadataAt Instant // when a renewal last extended the metadata of the name
 	renewals   int16   // under way
 	refused    bool    // the server does not know it, and is asked why
-	left       bool    // the request to replace it was given up, and whether it was replaced is being found out
 
 	// Of a release.
 	until     Instant // when the lease or the queue entry must have ended
@@ -102,8 +99,8 @@ type Claim struct {
 }
 
 // New returns the claim of a request that was not sent yet. doubt says that an earlier request with the token may still reach the server.
-func New(mode Mode, convert, doubt bool) Claim {
-	c := Claim{mode: mode, convert: convert}
+func New(mode Mode, upgrade, doubt bool) Claim {
+	c := Claim{mode: mode, upgrade: upgrade}
 	if doubt {
 		c.copies.atServer = inDoubt
 	}
@@ -136,7 +133,7 @@ func (c Claim) Pending() bool { return c.state <= Waiting }
 
 // Active reports whether there is a lease that is held, as far as is known.
 func (c Claim) Active() bool {
-	return c.state == Held || c.state == Unconfirmed || c.state == Converting
+	return c.state == Held || c.state == Unconfirmed
 }
 
 // Fence returns the fence of the grant.
@@ -154,9 +151,6 @@ func (c Claim) Deadline() Instant { return c.deadline }
 // TTL returns the ms that a renewal asks for.
 func (c Claim) TTL() int64 { return c.ttl }
 
-// LongestTTL returns the ms from now for which the server may have the lease at most.
-func (c Claim) LongestTTL() int64 { return c.longest }
-
 // Place returns the place of the request in the server's queue; 0: it was not queued.
 func (c Claim) Place() int64 { return c.place }
 
@@ -165,15 +159,6 @@ func (c Claim) Asked() Instant { return c.asked }
 
 // CameLate reports whether the request was granted a lease of which nothing was left.
 func (c Claim) CameLate() bool { return c.late }
-
-// Twin returns a claim of the same lease, which another handle of the process has in place of this one.
-func (c *Claim) Twin(r *Rules, now Instant, out *Effects) Claim {
-	twin := *c
-	twin.renewals = 0
-	twin.scheduleRenewal(r, now, Duration(c.ttl))
-	twin.arm(out)
-	return twin
-}
 
 // InDoubt reports whether a copy of the request may still run.
 func (c Claim) InDoubt() bool { return c.adopted || c.copies.needTombstone() }
@@ -187,12 +172,8 @@ func (c Claim) Cleanup() (tombstone, unused bool, record, until Instant) {
 	return c.tombstone, c.unused, c.record, c.until
 }
 
-// Converts reports whether the release is of a request that was to replace another lease: one that did so is there after the release, and
-// the answer is Present.
-func (c *Claim) Converts() bool { return c.convert }
-
 // NeedsGeneral reports whether a release must take the general script.
-func (c *Claim) NeedsGeneral() bool { return c.general || c.tombstone || c.unused || c.convert }
+func (c *Claim) NeedsGeneral() bool { return c.general || c.tombstone || c.unused }
 
 // Answer returns what the release was answered: Granted, or Denied if the server did not know the token though no earlier attempt can have
 // removed it; None: it was not answered.
@@ -217,14 +198,12 @@ func (c *Claim) Step(r *Rules, now Instant, e *Event, out *Effects) {
 		c.waiting(r, now, e, out)
 	case Permitted:
 		c.permitted(r, now, e, out)
-	case Held, Unconfirmed, Converting:
+	case Held, Unconfirmed:
 		c.held(r, now, e, out)
 	case Lost:
 		c.lost(now, e, out)
 	case Releasing:
 		c.releasing(now, e, out)
-	case Checking:
-		c.checking(r, now, e, out)
 	}
 	if !over && c.Quiet() {
 		out.Finished = true

@@ -52,7 +52,7 @@ func text(out Effects) string {
 
 var reasonNames = [reasons]string{
 	"-", "ByCaller", "ByClose", "ByBreak", "ByDenial", "ByTombstone", "ByConflict", "ByLimit", "ByLateness", "ByError", "ByRelease",
-	"ByReplacement", "ByDeadline", "ByFixedTTL", "ByLifetime", "ByServer", "ByDriver", "ByConversion", "ByDoubt",
+	"ByForgetting", "ByDeadline", "ByFixedTTL", "ByLifetime", "ByServer", "ByDriver",
 }
 
 // check takes a claim through the rows, and then checks it.
@@ -81,13 +81,13 @@ func checkBy(t *testing.T, change func(*Rules), what string, c Claim, rows []ste
 	})
 }
 
-var stateNames = [states]string{"Asking", "Waiting", "Permitted", "Held", "Unconfirmed", "Converting", "Lost", "Releasing", "Checking", "Over"}
+var stateNames = [states]string{"Asking", "Waiting", "Permitted", "Held", "Unconfirmed", "Lost", "Releasing", "Over"}
 
 var kindNames = [kinds]string{
 	"Called", "Cancelled", "Closed", "Broken", "NotBroken", "Timer", "CopySent", "CopyEnded", "Replied", "AskFailed", "Woken", "RetryAt",
 	"StillQueued", "Admitted", "Refused", "Rejoining", "GaveUp", "Renewed", "RenewFailed", "ExtendBegan", "Extended", "TTLSet",
-	"ConversionBegan", "ConversionLeft", "ConversionEnded", "Replaced", "Continued", "Failed", "Released", "ReleaseReplied",
-	"ReleaseFailed", "Checked", "Forgotten",
+	"Failed", "Released", "ReleaseReplied",
+	"ReleaseFailed", "Forgotten",
 }
 
 // after returns the claim that the rows lead to.

@@ -7,7 +7,7 @@ type Kind uint8
 
 // The events. After the semicolon stand the fields of Event that are set besides Kind.
 const (
-	Called    Kind = iota // the caller asks for the lease; TTL (LongestTTL of the lease that it is to replace)
+	Called    Kind = iota // the caller asks for the lease
 	Cancelled             // the caller no longer waits: its context has ended, or the driver gives up for it
 	Closed                // the keeper is closed
 	Broken                // somebody has ended the request or the lease, for a reason that the driver knows
@@ -26,22 +26,16 @@ const (
 	Rejoining   // the waiter is about to be queued again
 	GaveUp      // heartbeats have failed for so long that they are not repeated
 
-	Renewed         // a renewal was answered; Sent, TTL, Metadata, Code
-	RenewFailed     // a renewal failed; Lasting, Pause
-	ExtendBegan     // the call of Extend is about to be sent; TTL
-	Extended        // that call has ended; Sent, TTL, Code, Outcome
-	TTLSet          // from now on renewals ask for that ttl, unless they ask for more, and the next one is sent at once; TTL
-	ConversionBegan // a request to convert the lease is about to be sent, the first one or one after a request that had no effect
-	ConversionLeft  // the caller has given the request up, and the driver asks the server whether the lease was converted
-	ConversionEnded // the lease was not converted
-	Replaced        // the lease was converted, and its holder has the new one
-	Continued       // the lease was converted, and its holder keeps this one, which stands for the new one
-	Failed          // the lease does not count any more, for a reason that the driver knows
+	Renewed     // a renewal was answered; Sent, TTL, Metadata, Code
+	RenewFailed // a renewal failed; Lasting, Pause
+	ExtendBegan // the call of Extend is about to be sent; TTL
+	Extended    // that call has ended; Sent, TTL, Code, Outcome
+	TTLSet      // from now on renewals ask for that ttl, unless they ask for more, and the next one is sent at once; TTL
+	Failed      // the lease does not count any more, for a reason that the driver knows
 
 	Released       // the holder releases the lease, or it was granted to nobody who wants it; Unused, Until
-	ReleaseReplied // release or complete was answered; Code, Fast, QueueEmpty, OriginOver
-	ReleaseFailed  // release or complete failed, or the renewal of a check; Outcome, Retryable, Pause, Last
-	Checked        // the renewal of a check was answered; Sent, Code, Fence
+	ReleaseReplied // release or complete was answered; Code, Fast, QueueEmpty
+	ReleaseFailed  // release or complete failed; Outcome, Retryable, Pause, Last
 	Forgotten      // the process lets go of the token, and leaves at the server what is there
 
 	kinds
@@ -60,7 +54,6 @@ const (
 	Tombstoned      // the token is not granted any more
 	Conflict        // another upgrade waits
 	AboveLimit      // more permits than the limit in force
-	Present         // the lease that replaced another one is there, and was not released
 )
 
 // Event is something that happened to a claim. Which fields are set depends on its kind.
@@ -78,7 +71,6 @@ type Event struct {
 	Metadata   bool // the renewal included the metadata
 	Lasting    bool // the error says that the lease is gone: its key has another type
 	QueueEmpty bool // nobody waits
-	OriginOver bool // the lease that was to be replaced has ended
 	Last       bool // no further attempt is allowed
 
 	Sent  Instant // when the call was sent that is answered
@@ -108,9 +100,7 @@ type Effects struct {
 	Confirmed   bool    // report that the lease was renewed
 	End         bool    // end the lease for its holder, for the reason that the claim has now
 	Release     bool    // send release, or complete
-	Check       bool    // send a renewal, to learn whether the lease that replaced another one is there, and its fence
 	Explained   bool    // the lease that was released had been broken, which its holder is told
-	Found       bool    // it is, and the claim holds it
 	Finished    bool    // nothing is left to be done at the server, and no renewal is under way
 	Timer       Instant // when the timer of the claim is to fire; 0: as before
 	StopTimer   bool    // it is to fire no more
@@ -121,24 +111,22 @@ type Reason uint8
 
 // The reasons.
 const (
-	NoReason      Reason = iota
-	ByCaller             // cancelled
-	ByClose              // the keeper was closed
-	ByBreak              // somebody has broken it
-	ByDenial             // the lock is held elsewhere
-	ByTombstone          // the token has a tombstone, and nobody knows why
-	ByConflict           // another upgrade waits
-	ByLimit              // more permits than the limit in force
-	ByLateness           // granted, but the reply came when too little of the lease was left
-	ByError              // the last call failed
-	ByRelease            // released by its holder
-	ByReplacement        // another lease has replaced it
-	ByDeadline           // not renewed in time
-	ByFixedTTL           // its time is over, and it is not renewed
-	ByLifetime           // it has reached its maximum lifetime
-	ByServer             // the server does not know the token
-	ByDriver             // see Failed
-	ByConversion         // it was converted to another lease, which has ended
-	ByDoubt              // it is not known whether it was converted
+	NoReason     Reason = iota
+	ByCaller            // cancelled
+	ByClose             // the keeper was closed
+	ByBreak             // somebody has broken it
+	ByDenial            // the lock is held elsewhere
+	ByTombstone         // the token has a tombstone, and nobody knows why
+	ByConflict          // another upgrade waits
+	ByLimit             // more permits than the limit in force
+	ByLateness          // granted, but the reply came when too little of the lease was left
+	ByError             // the last call failed
+	ByRelease           // released by its holder
+	ByForgetting        // the process has let go of it; see Forgotten
+	ByDeadline          // not renewed in time
+	ByFixedTTL          // its time is over, and it is not renewed
+	ByLifetime          // it has reached its maximum lifetime
+	ByServer            // the server does not know the token
+	ByDriver            // see Failed
 	reasons
 )

@@ -2,11 +2,11 @@ package claim
 
 import "time"
 
-// hold makes the claim hold a lease. What a release of it will do does not depend on how it was asked for, or on an earlier release.
+// hold makes the claim hold a lease.
 func (c *Claim) hold(r *Rules, fence int64, deadline, now Instant) {
 	c.state, c.fence, c.deadline = Held, fence, deadline
 	c.ttl, c.longest, c.metadataAt = r.TTL, max(c.longest, r.TTL), now
-	c.convert, c.paused, c.unused, c.tombstone, c.general, c.doubt = false, false, false, false, false, false
+	c.paused, c.general = false, false
 	if c.since == 0 {
 		c.since = now
 	}
@@ -40,7 +40,7 @@ func (c *Claim) arm(out *Effects) {
 // held handles an event of a lease that its holder has.
 func (c *Claim) held(r *Rules, now Instant, e *Event, out *Effects) {
 	switch e.Kind {
-	case Timer, ExtendBegan, ConversionBegan, Released, Closed:
+	case Timer, ExtendBegan, Released, Closed:
 		if now >= c.deadline {
 			c.lose(c.expiry(r, now), out)
 			c.lost(now, e, out)
@@ -73,42 +73,11 @@ func (c *Claim) held(r *Rules, now Instant, e *Event, out *Effects) {
 		c.lose(ByDriver, out)
 	case Released, Closed:
 		c.tombstone, c.unused, c.explain = c.InDoubt(), e.Unused, !e.Unused
-		c.doubt = c.left // then it may be another lease by now, which is released as well
 		c.end(ByRelease, out)
 		c.release(now.Add(Duration(c.longest)), e.Until, out)
-	default:
-		c.converted(r, now, e, out)
-	}
-}
-
-// converted handles an event of a lease that another one is to replace, or has replaced.
-func (c *Claim) converted(r *Rules, now Instant, e *Event, out *Effects) {
-	switch e.Kind {
-	case ConversionBegan:
-		c.state, c.left = Converting, false
-	case ConversionLeft:
-		c.left = c.state == Converting
-	case ConversionEnded:
-		if c.state == Converting {
-			c.state, c.left = Held, false
-			if !r.NoRenewal {
-				c.renewAt = now // the server may no longer know it
-			}
-			c.arm(out)
-		}
-	case Replaced:
-		if !c.copies.needTombstone() {
-			c.finish(ByReplacement, out)
-			return
-		}
-		c.unused, c.tombstone = true, true // a late copy of its request would be granted another lease, which nobody knows
-		c.end(ByReplacement, out)
-		c.release(now.Add(Duration(r.TTL)+r.HeartbeatTimeout), 0, out)
 	case Forgotten:
-		c.finish(ByReplacement, out)
-	case Continued:
 		c.state = Over
-		out.StopTimer = true
+		c.end(ByForgetting, out)
 	}
 }
 
@@ -121,12 +90,6 @@ func (c *Claim) end(reason Reason, out *Effects) {
 // lose ends the lease as lost.
 func (c *Claim) lose(reason Reason, out *Effects) {
 	c.state = Lost
-	c.end(reason, out)
-}
-
-// finish ends the lease, of which nothing is left to be released.
-func (c *Claim) finish(reason Reason, out *Effects) {
-	c.state = Over
 	c.end(reason, out)
 }
 
@@ -180,6 +143,8 @@ func (c *Claim) nextTTL(r *Rules, now Instant) int64 {
 func (c *Claim) renewed(r *Rules, now Instant, e *Event, out *Effects) {
 	switch {
 	case c.refused: // an earlier one was refused, and the server is asked why
+	case e.Code == Granted && now >= c.deadline: // the answer took too long: it may be of another lease, which a late copy of the request got
+		c.lose(c.expiry(r, now), out)
 	case e.Code == Granted:
 		c.prolong(r, e)
 		c.renewAt = 0
@@ -189,8 +154,6 @@ func (c *Claim) renewed(r *Rules, now Instant, e *Event, out *Effects) {
 		c.scheduleRenewal(r, now, Duration(e.TTL))
 		c.arm(out)
 		out.Confirmed = true
-	case c.state == Converting: // it may have been converted, with the reply still under way
-		c.arm(out)
 	default:
 		c.refuse(now, out)
 	}
@@ -237,7 +200,6 @@ func (c *Claim) refuse(now Instant, out *Effects) {
 // extended handles the end of an Extend. If it may have run, or may still run, the server has the lease for longer than is relied on here.
 func (c *Claim) extended(r *Rules, now Instant, e *Event, out *Effects) {
 	switch {
-	case e.Code == Denied && c.state == Converting: // the server may know it as another lease
 	case e.Code == Denied:
 		c.refuse(now, out)
 	case c.refused: // by a renewal since, and the server is asked why
@@ -258,7 +220,7 @@ func (c *Claim) release(until, record Instant, out *Effects) {
 	out.Release = true
 }
 
-// permitted handles an event of a request whose permits return by the clock alone.
+// permitted handles an event of a request that was granted without a lease.
 func (c *Claim) permitted(r *Rules, now Instant, e *Event, out *Effects) {
 	if e.Kind == Released {
 		c.unused, c.tombstone = e.Unused, c.tombstone || c.copies.needTombstone()
@@ -283,10 +245,6 @@ func (c *Claim) releasing(now Instant, e *Event, out *Effects) {
 	switch e.Kind {
 	case ReleaseReplied:
 		switch {
-		case e.Code == Present && c.convert && e.OriginOver:
-			c.convert, out.Release = false, true // its holder has released or lost it meanwhile
-		case e.Code == Present && c.convert:
-			c.state, out.Check = Checking, true
 		case e.Fast && !e.QueueEmpty:
 			c.general, out.Release = true, true
 		case e.Code == Denied && c.explain && !c.doubt:
@@ -306,44 +264,11 @@ func (c *Claim) releasing(now Instant, e *Event, out *Effects) {
 	}
 }
 
-// checking handles an event of a claim of which a renewal finds out whether it holds the lease.
-func (c *Claim) checking(r *Rules, now Instant, e *Event, out *Effects) {
-	switch e.Kind {
-	case Checked:
-		deadline := leaseUntil(e.Sent, r.TTL)
-		switch {
-		case e.Code != Granted:
-			c.reason = ByConversion
-			if !c.tombstone {
-				c.done(None, out)
-				return
-			}
-			// A copy of the request may run later. The release that has kept the lease has left no tombstone.
-			c.convert = false
-			c.release(c.until, 0, out)
-		case now >= deadline:
-			out.Check = true // the answer took longer than the lease lasts
-		default:
-			c.reason = NoReason
-			c.hold(r, e.Fence, deadline, now)
-			c.begin(r, Held, now, out)
-			out.Found = true
-		}
-	case ReleaseFailed:
-		c.again(now, e, out)
-	case Timer:
-		out.Check = true
-	}
-}
-
-// again sends the release, or the check, again after a pause, unless that makes no sense.
+// again sends the release again after a pause, unless that makes no sense.
 func (c *Claim) again(now Instant, e *Event, out *Effects) {
 	c.doubt = c.doubt || e.Outcome == InDoubt
 	at := now.Add(e.Pause)
 	if !e.Retryable || e.Last || at > c.until {
-		if c.convert {
-			c.reason = ByDoubt
-		}
 		c.done(None, out)
 		return
 	}

@@ -5,26 +5,6 @@ import (
 	"time"
 )
 
-func TestConvertedLeaseIsReleasedAsAnyOther(t *testing.T) {
-	check(t, "by its holder", New(Wait, true, false),
-		[]step{called, granted, {100, Event{Kind: Released}, Releasing, "End Release StopTimer"}}, func(t *testing.T, c *Claim) {
-			if tombstone, unused, _, _ := c.Cleanup(); c.NeedsGeneral() || tombstone || unused {
-				t.Error("the release is not an ordinary one")
-			}
-		})
-	check(t, "after it was found, and lost",
-		after(New(Wait, true, false), called, step{e: Event{Kind: AskFailed, Outcome: InDoubt}},
-			step{e: Event{Kind: ReleaseReplied, Code: Present}}), []step{
-			{200, Event{Kind: Checked, Code: Granted, Sent: at(100), Fence: 7}, Held, "Found Timer=3418"},
-			{9_998, Event{Kind: Timer}, Lost, "End StopTimer"},
-			{9_999, Event{Kind: Released}, Releasing, "Release"},
-		}, func(t *testing.T, c *Claim) {
-			if _, unused, _, _ := c.Cleanup(); unused {
-				t.Error("the release says that nobody has used the lease")
-			}
-		})
-}
-
 func TestRefusedLeaseEndsWithinReasonTimeout(t *testing.T) {
 	refused := step{3_200, Event{Kind: Renewed, Code: Denied, Sent: at(3_127), TTL: 10_000}, Held, "AskBreaker Timer=3400"}
 	check(t, "whatever later renewals and an Extend are answered", after(held(), due), []step{
@@ -153,10 +133,10 @@ func TestLease(t *testing.T) {
 			{9_920, Event{Kind: ReleaseFailed, Outcome: InDoubt, Retryable: true, Pause: time.Millisecond}, Releasing, "Timer=9921"}, // as the renewal may have run
 			{19_910, Event{Kind: ReleaseFailed, Outcome: InDoubt, Retryable: true, Pause: time.Millisecond}, Over, "Finished StopTimer"},
 		}, hasReason(ByDeadline))
-	check(t, "another lease has replaced it, while a renewal is under way", after(held(), due, converting), []step{
-		{3_200, Event{Kind: Replaced}, Over, "End StopTimer"},
+	check(t, "the process lets go of it, while a renewal is under way", after(held(), due), []step{
+		{3_200, Event{Kind: Forgotten}, Over, "End StopTimer"},
 		{3_210, Event{Kind: Renewed, Code: Denied, Sent: at(3_127)}, Over, "Finished"},
-	}, hasReason(ByReplacement))
+	}, hasReason(ByForgetting))
 	check(t, "adopted", adopted(), []step{due}, hasDeadline(9_898, 10_000))
 }
 
@@ -178,64 +158,32 @@ func TestTimerOfWhatHasEndedIsIgnored(t *testing.T) {
 	})
 }
 
-func TestConversion(t *testing.T) {
-	check(t, "refused, so the lease is renewed at once", held(), []step{
-		{100, Event{Kind: ConversionBegan}, Converting, ""},
-		{200, Event{Kind: ConversionEnded}, Held, "Timer=200"},
-		{200, Event{Kind: ConversionLeft}, Held, ""},
-		{200, Event{Kind: ConversionEnded}, Held, ""},
+// TestUpgrade: an upgrade is granted no lease, but changes another one, which has a claim of its own. To give it up is to release it.
+func TestUpgrade(t *testing.T) {
+	upgrade := New(Wait, true, false)
+	check(t, "granted at once, and given up", upgrade, []step{
+		called,
+		{1, granted.e, Permitted, "Deliver StopTimer"},
+		{100, Event{Kind: Released, Unused: true}, Releasing, "Release"},
+		{110, Event{Kind: ReleaseReplied, Code: Granted}, Over, "Finished StopTimer"},
+	}, hasTombstone(false), func(t *testing.T, c *Claim) {
+		if !c.NeedsGeneral() {
+			t.Error("it is released by the fast script, which knows only leases")
+		}
 	})
-	check(t, "given up, and the lease is released before the outcome is known",
-		after(held(), converting, step{e: Event{Kind: ConversionLeft}}), []step{
-			{200, Event{Kind: Released}, Releasing, "End Release StopTimer"},
-			{300, Event{Kind: ReleaseReplied, Code: Denied, Fast: true, QueueEmpty: true}, Over, "Finished StopTimer"},
-		}, hasAnswer(Granted)) // it was another lease
-	check(t, "given up without effect, and asked for again",
-		after(held(), converting, step{e: Event{Kind: ConversionLeft}}), []step{
-			{150, Event{Kind: ConversionBegan}, Converting, ""},
-			{200, Event{Kind: Released}, Releasing, "End Release StopTimer"},
-			{300, Event{Kind: ReleaseReplied, Code: Denied, Fast: true, QueueEmpty: true}, Releasing, "AskBreaker"},
-			{310, Event{Kind: NotBroken}, Over, "Finished StopTimer"},
-		}, hasAnswer(Denied))
-	check(t, "it took place, and a copy of the request for the old lease may still run",
-		after(New(Wait, false, false), called, lateFailure, step{e: Event{Kind: Timer}}, granted, converting), []step{
-			{200, Event{Kind: Replaced}, Releasing, "End Release StopTimer"},
-			{210, Event{Kind: ReleaseReplied, Code: Denied}, Over, "Finished StopTimer"},
-		}, hasReason(ByReplacement), hasTombstone(true))
-	check(t, "a renewal is refused meanwhile", after(held(), due, converting),
-		[]step{{3_200, Event{Kind: Renewed, Code: Denied, Sent: at(3_127), TTL: 10_000}, Converting, "Timer=5384"}})
-	check(t, "it took place, and nobody has the lease to be replaced any more",
-		after(New(Wait, true, false), called, lateFailure, cancelled), []step{
-			{100, Event{Kind: ReleaseReplied, Code: Present, OriginOver: true}, Releasing, "Release"},
-			{110, Event{Kind: ReleaseReplied, Code: Granted}, Over, "Finished StopTimer"},
-		}, func(t *testing.T, c *Claim) {
-			if c.Converts() {
-				t.Error("the second release keeps the lease")
-			}
-		})
-	check(t, "it took place, and the answer that says its fence is late",
-		after(New(Wait, true, false), called, lateFailure, cancelled), []step{
-			{100, Event{Kind: ReleaseReplied, Code: Present}, Checking, "Check"},
-			{120, Event{Kind: ReleaseFailed, Outcome: InDoubt, Retryable: true, Pause: 50 * time.Millisecond}, Checking, "Timer=170"},
-			{170, Event{Kind: Timer}, Checking, "Check"},
-			{10_100, Event{Kind: Checked, Code: Granted, Sent: at(170), Fence: 9}, Checking, "Check"},
-			{10_200, Event{Kind: Checked, Code: Granted, Sent: at(10_150), Fence: 9}, Held, "Found Timer=13395"},
-		})
-	check(t, "it took place, and the new lease has ended",
-		after(New(Wait, true, false), called, queued, step{e: Event{Kind: Cancelled}}, step{e: Event{Kind: ReleaseReplied, Code: Present}}),
-		[]step{{120, Event{Kind: Checked, Code: Denied}, Over, "Finished StopTimer"}}, hasReason(ByConversion))
-	check(t, "it took place, and the new lease has ended, but a copy of the request may still run",
-		after(New(Wait, true, false), called, lateFailure, cancelled, step{e: Event{Kind: ReleaseReplied, Code: Present}}), []step{
-			{120, Event{Kind: Checked, Code: Denied}, Releasing, "Release"},
-			{130, Event{Kind: ReleaseReplied, Code: Denied}, Over, "Finished StopTimer"},
-		}, hasReason(ByConversion), func(t *testing.T, c *Claim) {
-			if tombstone, _, _, _ := c.Cleanup(); c.Converts() || !tombstone {
-				t.Error("the second release leaves no tombstone")
-			}
-		})
-	check(t, "it is not found out", after(New(Wait, true, false), called, lateFailure, cancelled),
-		[]step{{120, Event{Kind: ReleaseFailed, Outcome: InDoubt, Retryable: true, Last: true}, Over, "Finished StopTimer"}},
-		hasReason(ByDoubt))
+	check(t, "granted by an answer that comes after a lease would have ended", upgrade, []step{
+		called,
+		{60_000, granted.e, Permitted, "Deliver StopTimer"},
+	})
+	check(t, "granted by a message", after(upgrade, called, queued), []step{{200, woken.e, Permitted, "WakeupHeard Deliver StopTimer"}})
+	check(t, "granted, with a copy of the request in doubt", after(upgrade, called, lateFailure, step{e: Event{Kind: Timer}}), []step{
+		{20, granted.e, Permitted, "Deliver StopTimer"},
+		{100, Event{Kind: Released, Unused: true}, Releasing, "Release"},
+	}, hasTombstone(true))
+	check(t, "given up while it waits", after(upgrade, called, queued), []step{
+		{100, Event{Kind: Cancelled}, Releasing, "Deliver Release StopTimer"},
+		{110, Event{Kind: ReleaseReplied, Code: Granted}, Over, "Finished StopTimer"},
+	}, hasReason(ByCaller))
 }
 
 func hasAnswer(want Code) func(*testing.T, *Claim) {
@@ -247,7 +195,6 @@ func hasAnswer(want Code) func(*testing.T, *Claim) {
 }
 
 var (
-	converting  = step{100, Event{Kind: ConversionBegan}, Converting, ""}
 	lateFailure = step{5, Event{Kind: AskFailed, Outcome: InDoubt, Retryable: true}, Asking, "Pause"}
 	cancelled   = step{50, Event{Kind: Cancelled}, Releasing, "Deliver Release StopTimer"}
 )

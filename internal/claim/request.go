@@ -6,7 +6,7 @@ import "time"
 func (c *Claim) asking(r *Rules, now Instant, e *Event, out *Effects) {
 	switch e.Kind {
 	case Called:
-		c.asked, c.longest = now, e.TTL
+		c.asked = now
 		c.ask(false, out)
 	case Timer:
 		c.ask(false, out)
@@ -178,11 +178,11 @@ func (c *Claim) woken(r *Rules, now Instant, fence int64, out *Effects) {
 // grant ends the request as granted, for ms from when the call was sent. It reports false if nothing is left of the lease.
 func (c *Claim) grant(r *Rules, now Instant, state State, fence int64, sent Instant, ms int64, out *Effects) bool {
 	deadline := leaseUntil(sent, ms)
-	if now >= deadline {
+	if now >= deadline && !c.upgrade { // the lease that an upgrade changes has a claim of its own
 		return false
 	}
 	out.Deliver = true
-	if r.ByClock {
+	if r.ByClock || c.upgrade {
 		c.state, c.fence = Permitted, fence
 		out.StopTimer = true
 		return true
@@ -201,5 +201,5 @@ func (c *Claim) fail(r *Rules, now Instant, reason Reason, out *Effects) {
 		return
 	}
 	c.unused, c.tombstone = true, c.copies.needTombstone()
-	c.release(now.Add(Duration(max(r.TTL, c.longest))+r.HeartbeatTimeout), 0, out)
+	c.release(now.Add(Duration(r.TTL)+r.HeartbeatTimeout), 0, out)
 }

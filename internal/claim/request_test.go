@@ -73,11 +73,7 @@ func TestRequest(t *testing.T) {
 	check(t, "refused by a script that could sweep no more", New(Try, false, false),
 		[]step{called, {1, Event{Kind: Replied, Code: Denied, More: true}, Asking, "Ask AskGeneral"}})
 	check(t, "another upgrade waits", New(Wait, true, false),
-		[]step{called, {1, Event{Kind: Replied, Code: Conflict}, Releasing, "Deliver Release StopTimer"}}, func(t *testing.T, c *Claim) {
-			if !c.Converts() || c.Reason() != ByConflict {
-				t.Error("the release does not keep a lease that has replaced another one")
-			}
-		})
+		[]step{called, {1, Event{Kind: Replied, Code: Conflict}, Releasing, "Deliver Release StopTimer"}}, hasReason(ByConflict))
 	check(t, "it has a tombstone, and nobody has broken it", New(Wait, false, false), []step{
 		called,
 		{1, Event{Kind: Replied, Code: Tombstoned}, Asking, "AskBreaker"},

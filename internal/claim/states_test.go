@@ -69,14 +69,14 @@ func walk() transitions {
 		case 6:
 			c = afterBy(&r, c, called, step{e: Event{Kind: Woken, Fence: 5}})
 		default:
-			c = afterBy(&r, New(Wait, true, yes()), called, queued, cancelled, step{e: Event{Kind: ReleaseReplied, Code: Present}})
+			c = afterBy(&r, New(Wait, true, yes()), called, queued, cancelled, step{e: Event{Kind: Timer}})
 		}
 		now := at(200)
 		for range 6 {
 			e := Event{
-				Kind: Kind(random.IntN(int(kinds))), Code: Code(random.IntN(int(Present) + 1)), Outcome: Outcome(random.IntN(int(InDoubt) + 1)),
+				Kind: Kind(random.IntN(int(kinds))), Code: Code(random.IntN(int(AboveLimit) + 1)), Outcome: Outcome(random.IntN(int(InDoubt) + 1)),
 				Fast: yes(), More: random.IntN(4) == 0, Retryable: yes(), Exhausted: random.IntN(4) == 0, Withdrawn: false, Unused: yes(), Metadata: yes(),
-				Lasting: random.IntN(4) == 0, QueueEmpty: yes(), OriginOver: yes(), Last: random.IntN(4) == 0,
+				Lasting: random.IntN(4) == 0, QueueEmpty: yes(), Last: random.IntN(4) == 0,
 				Sent: max(now-Instant(Duration(pick(0, 1, 9_900))), 1), At: now + Instant(Duration(pick(0, 100))), Pause: Duration(pick(1, 100, 30_000)),
 				Fence: pick(0, 5, 1<<50), Clock: pick(0, 1_000), Place: pick(0, 1), TTL: pick(100, 10_000),
 			}

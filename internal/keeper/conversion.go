@@ -5,275 +5,218 @@ import (
 	"errors"
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
-// conversion is the state of a lease while it is being converted to another one. Until the outcome is known, a renewal that
-// is refused does not mean that the lease is lost.
+// This file makes leases of a read-write lock write, or read. A lease that is converted keeps its token, its timer and its contexts. Its
+// fence rises, and a mark at the server says that it does not do what its token says (lua/policy/rwlock.lua).
 //
-// A conversion begins without undoing. If its request is given up, undoing is set, and Convert waits for it. When Convert
-// returns before undoing has ended, inBackground is set. It is guarded by the lease's mu.
+// An upgrade is a request, with a token of its own, that waits like any other. It is granted no lease: from its grant on, the other lease
+// writes. To give it up is to release it: then that lease reads. A downgrade is one call.
+
+// conversion is what a lease has that was converted, or is being converted. It is guarded by the lease's mu.
 type conversion struct {
-	ended        chan struct{} // closed when it has ended, unless the lease has ended before
-	undoing      *Cleanup      // determines the outcome after the request was given up; nil until then
-	inBackground bool          // Convert has returned
+	calls     int    // that have converted the lease, or do
+	underWay  bool   // the last of them does
+	converted bool   // the lease does not do what its token says
+	upgrade   *Lease // the request by which it writes; nil: none
 }
 
-// resolved returns a channel that is closed when the outcome of a conversion that was given up is known, or nil if none
-// was given up.
-func (cv *conversion) resolved() <-chan struct{} {
-	if cv == nil || cv.undoing == nil {
-		return nil
-	}
-	return cv.undoing.finished.Done()
+// writer is a lease that is certain to write, since it was converted and no call converts it now: by which call, and how its token is to
+// be read. The zero writer is no such lease.
+type writer struct {
+	calls     int
+	converted bool
 }
 
-// BeginConversion marks the lease as being converted. If the outcome of an earlier conversion is unknown, it waits for it;
-// the lease may then have become another one.
-func (h *Lease) BeginConversion(ctx context.Context) error {
-	for {
-		if err := h.Err(); err != nil {
-			return h.lock.Fail(err)
-		}
-		h.Mu.Lock()
-		cv := h.converting
-		if cv == nil {
-			var a actions
-			if h.next.Load() == nil {
-				h.converting = &conversion{ended: make(chan struct{})}
-				a.begin(h, h.lock.k.Now(), &claim.Event{Kind: claim.ConversionBegan}, nil)
-			}
-			h.Mu.Unlock()
-			a.finish(h, h.lock.k.Transport.Send)
-			return h.lock.FailIf(a.err)
-		}
-		inBackground, resolved := cv.inBackground, cv.resolved()
-		h.Mu.Unlock()
-		if !inBackground {
-			return h.lock.Invalid("the lease is being converted by another call; wait until that call has returned")
-		}
-		if err := h.lock.k.WaitFor(ctx, resolved); err == server.ErrClosed {
-			return h.lock.Fail(err)
-		} else if err != nil {
-			return h.lock.Fail(server.ErrNoAnswer, err)
-		}
+// writer returns the lease as such a one.
+func (h *Lease) writer() writer {
+	h.Mu.Lock()
+	defer h.Mu.Unlock()
+	if c := h.conversion; c != nil && !c.underWay && writesByToken(h.token) != c.converted {
+		return writer{c.calls, c.converted}
 	}
+	return writer{}
 }
 
-// ResolveInBackground is called when Convert stops waiting for the outcome. It returns the lease that the caller gets
-// instead of h, or nil if the caller keeps h. known reports whether the outcome is known by now.
-func (h *Lease) ResolveInBackground(c *Cleanup, direct bool, use string, call *Observation) (instead *Lease, known bool) {
-	successor := h
-	if direct {
-		instead = h.weakerLease(c, use, call)
+// markLost reports whether the server takes the lease for a reader's, as after a failover that has lost the upgrade, by the answer to a renewal that
+// was sent when the lease was this writer. No conversion may have come between.
+func (h *Lease) markLost(sent writer, r protocol.RenewReply) bool {
+	return sent.calls > 0 && r.Held && r.Converted != sent.converted && h.writer() == sent
+}
+
+// writesByToken reports whether a lease of this token writes that was not converted.
+func writesByToken(token string) bool {
+	t, _ := protocol.ParseToken(token)
+	return t.Flags != protocol.FlagRead
+}
+
+// beginConversion makes the caller the one that converts the lease, and returns what ends that. The error is ErrInvalid if the lease is not of
+// this lock, if another call converts it, or if it writes, or reads, already.
+func (l *Lock) beginConversion(h *Lease, write bool) (end func(), err error) {
+	if h == nil {
+		return nil, l.Fail(server.ErrReleased)
 	}
-	if instead != nil {
-		successor = instead
+	if !h.lock.Same(l.AtServer()) {
+		return nil, l.Invalid("the lease is of %s %q, of another keeper or another lock; pass a lease of this lock", h.Kind(), h.Name())
+	}
+	if err := h.Err(); err != nil {
+		return nil, l.Fail(err)
 	}
 	h.Mu.Lock()
-	if h.converting != nil {
-		h.converting.inBackground = true
+	defer h.Mu.Unlock()
+	if h.conversion == nil {
+		h.conversion = &conversion{}
 	}
-	h.Mu.Unlock()
-	if c.handTo(successor) {
-		return instead, false
+	c := h.conversion
+	switch writes := writesByToken(h.token) != c.converted; {
+	case c.underWay:
+		return nil, l.Invalid("the lease is being converted by another call; wait until that call has returned")
+	case write && writes:
+		return nil, l.Invalid("the lease of %q is not a read lease", h.Name())
+	case !write && !writes:
+		return nil, l.Invalid("the lease of %q is not a write lease", h.Name())
 	}
-	if instead != nil {
-		instead.Step(claim.Event{Kind: claim.Continued}, nil)
-		instead.lock.k.leases.remove(instead)
-	}
-	<-c.Done() // it is about to end
-	found := c.Lease()
-	if found != nil && h.Err() == nil && found.Err() == nil {
-		return found, true
-	} else if found != nil {
-		found.Abandon()
-	}
-	h.settle(nil, c.Failure())
-	return nil, true
+	c.calls++
+	c.underWay = true
+	return func() {
+		h.Mu.Lock()
+		c.underWay = false
+		h.Mu.Unlock()
+	}, nil
 }
 
-// weakerLease returns a lease that is for that use, and is valid whichever lease the server has, h or the one
-// that was to replace it. It returns nil if h has ended.
-func (h *Lease) weakerLease(c *Cleanup, use string, call *Observation) *Lease {
+// converted notes that the lease writes, by that request, or reads, and its fence, and reports the end of the call that had it so far. From now on
+// its events are of o. It reports false if the lease has ended.
+func (h *Lease) converted(by *Lease, fence uint64, o *Observation) bool {
 	h.Mu.Lock()
 	if h.ErrLocked() != nil {
 		h.Mu.Unlock()
-		return nil
-	}
-	var out claim.Effects
-	l := h.lock.NewLease(h.token, h.serial, h.Claim.Twin(&h.lock.Rules, h.lock.k.Now(), &out), call)
-	l.request, l.use, l.fence = h.request, use, h.fence
-	h.Mu.Unlock()
-	l.converting = &conversion{ended: make(chan struct{}), undoing: c, inBackground: true}
-	if !h.lock.k.leases.add(l) {
-		return nil
-	}
-	l.arm(out.Timer)
-	return l
-}
-
-// settle applies the outcome of a conversion that was given up: the lease that it led to if it took effect, or the error
-// if the outcome stays unknown.
-func (h *Lease) settle(found *Lease, err error) {
-	switch {
-	case found != nil:
-		h.Become(found)
-		return
-	case errors.Is(err, errConverted):
-		h.Lose(errConverted)
-	case err != nil:
-		h.Lose(errUnsure)
-	}
-	h.EndConversion()
-}
-
-// Become makes next, which the server has instead of h, continue h. The holder still has h: its methods act on next, and h
-// ends when next does.
-func (h *Lease) Become(next *Lease) {
-	next.Mu.Lock()
-	next.former = h
-	next.Mu.Unlock()
-	h.Mu.Lock()
-	ended := h.ErrLocked() != nil
-	var a actions
-	if !ended {
-		a.begin(h, h.lock.k.Now(), &claim.Event{Kind: claim.Continued}, nil)
-		h.next.Store(next)
-	}
-	h.noConversionLocked() // after which Extend looks for next
-	h.Mu.Unlock()
-	if ended {
-		next.Mu.Lock()
-		next.former, next.observation = nil, nil // the end of h was reported, and nobody had next
-		next.Mu.Unlock()
-		next.Abandon()
-		return
-	}
-	h.lock.k.leases.remove(h)
-	h.CheckDeadline() // next may have ended before it was known to continue h
-}
-
-// HandOver ends h and returns next, which continued it, for the caller of that call to use directly. It returns nil if they have ended.
-func (h *Lease) HandOver(next *Lease, call *Observation) *Lease {
-	next.Mu.Lock()
-	if next.ErrLocked() != nil {
-		next.Mu.Unlock()
-		return nil
-	}
-	next.former, next.observation = nil, call
-	next.Mu.Unlock()
-	h.endAs(h.lock.ReleasedError())
-	h.next.Store(nil) // what the holder of h does from now on is not for next
-	h.observe(Released, nil)
-	return next
-}
-
-// Next returns the lease that continues this one, or nil.
-func (h *Lease) Next() *Lease { return h.next.Load() }
-
-// Same reports whether the lease is of this lock.
-func (h *Lease) Same(l *server.Resource) bool { return h.lock.Same(l) }
-
-// Became reports whether the lease has become one for this use.
-func (h *Lease) Became(use string) bool {
-	next := h.next.Load()
-	return next != nil && next.Is(use)
-}
-
-// current returns the lease that h has become, or h.
-func (h *Lease) current() *Lease {
-	for next := h.next.Load(); next != nil; next = h.next.Load() {
-		h = next
-	}
-	return h
-}
-
-// SetUndoing sets the cleanup that determines the outcome of the conversion, or nil if it is known to have had no effect.
-func (h *Lease) SetUndoing(c *Cleanup) {
-	kind := claim.ConversionLeft
-	if c == nil {
-		kind = claim.ConversionBegan // another request follows
-	}
-	h.Mu.Lock()
-	var a actions
-	if h.converting != nil {
-		h.converting.undoing = c
-		a.begin(h, h.lock.k.Now(), &claim.Event{Kind: kind}, nil)
-	}
-	h.Mu.Unlock()
-	a.finish(h, h.lock.k.Transport.Send)
-}
-
-// Undoing returns what SetUndoing has set, or nil if the lease is not being converted.
-func (h *Lease) Undoing() *Cleanup {
-	h.Mu.Lock()
-	defer h.Mu.Unlock()
-	if h.converting == nil {
-		return nil
-	}
-	return h.converting.undoing
-}
-
-func (h *Lease) isConverting() bool {
-	h.Mu.Lock()
-	defer h.Mu.Unlock()
-	return h.converting != nil || h.next.Load() != nil
-}
-
-// noConversionLocked notes that no conversion of the lease is under way. Who waits for that sees what the caller makes of the lease
-// before it unlocks mu.
-func (h *Lease) noConversionLocked() {
-	if h.converting != nil {
-		close(h.converting.ended)
-		h.converting = nil
-	}
-}
-
-// awaitConversion waits until no conversion of the lease is under way, or the lease has ended, and returns true; or until ctx ends.
-func (h *Lease) awaitConversion(ctx context.Context) bool {
-	h.Mu.Lock()
-	cv := h.converting
-	h.Mu.Unlock()
-	if cv == nil {
-		return true
-	}
-	select {
-	case <-cv.ended:
-	case <-h.Done():
-	case <-ctx.Done():
 		return false
 	}
+	h.conversion.converted, h.conversion.upgrade = writesByToken(h.token) != (by != nil), by
+	former := h.observation
+	h.observation = o
+	h.Mu.Unlock()
+	h.observeFor(former, h.fence.Swap(fence), Released, nil)
 	return true
 }
 
-// EndConversion resumes the lease after a conversion that had no effect.
-func (h *Lease) EndConversion() { h.convertedBy(claim.ConversionEnded) }
-
-// ReplacedBy ends h, or the lease that continues it, since the caller has next instead: another one, which has replaced it at the server, or
-// another handle for the same.
-func (h *Lease) ReplacedBy(next *Lease) {
-	switch h = h.current(); {
-	case h == next: // it was handed over
-	case h.token == next.token:
-		h.Detach()
-	default:
-		h.convertedBy(claim.Replaced)
-	}
+// Upgrade makes a lease write, when no other lease is left, and waits for that, ahead of all waiting writers. The lease is held and renewed
+// meanwhile. After an error it reads as before. o is the call, for the observer, which was told of its start; nil: it is told here.
+func (l *Lock) Upgrade(ctx context.Context, h *Lease, o *Observation) error {
+	t := Terms{Flags: protocol.FlagUpgrade, lease: h, Observation: o}
+	_, err := l.acquire(ctx, t, true, (*Lock).upgrade)
+	return err
 }
 
-// Detach ends the lease in this process, and leaves it at the server: another handle of the process has it, or another process.
-func (h *Lease) Detach() { h.convertedBy(claim.Forgotten) }
+// upgrade is Upgrade of the lease that the terms name, which it returns.
+func (l *Lock) upgrade(ctx context.Context, t Terms, wait bool) (*Lease, error) {
+	h := t.lease
+	end, err := l.beginConversion(h, true)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	whileHeld, cancel := context.WithCancel(ctx)
+	defer cancel()
+	granted, err := l.Request(h.Context(whileHeld), t, wait) // the wait ends when the lease does
+	if err == nil {
+		if h.converted(granted, granted.Fence(), t.Observation) {
+			return h, nil
+		}
+		granted.Abandon()
+	} else if errors.Is(err, server.ErrNotAcquired) && granted.Denied() { // the server does not know the lease
+		return nil, h.LoseRefused(ctx)
+	}
+	switch lost := h.Err(); {
+	case ctx.Err() != nil && lost != nil:
+		return nil, l.Fail(err, lost)
+	case ctx.Err() == nil && errors.Is(err, server.ErrClosed):
+		return nil, l.Fail(server.ErrClosed) // without the end of the lease's context, which is not the caller's
+	case ctx.Err() == nil && lost != nil:
+		return nil, l.Fail(lost)
+	}
+	return nil, err
+}
 
-// convertedBy ends the conversion by that event.
-func (h *Lease) convertedBy(kind claim.Kind) {
+// Downgrade makes a lease read, which writes. It blocks until the server has answered, until ctx ends, or until the retry policy gives up. If
+// the call may have run by then, or may still run, the lease reads from then on as well, and the call is repeated in the background: the
+// server may have it as a writer's until that is answered. After an error it has ended, or writes as before. o is as for Upgrade.
+func (l *Lock) Downgrade(ctx context.Context, h *Lease, o *Observation) error {
+	t := Terms{Flags: protocol.FlagRead, lease: h, Observation: o}
+	_, err := l.acquire(ctx, t, false, (*Lock).downgrade)
+	return err
+}
+
+// downgrade is Downgrade of the lease that the terms name, which it returns.
+func (l *Lock) downgrade(ctx context.Context, t Terms, _ bool) (*Lease, error) {
+	h := t.lease
+	end, err := l.beginConversion(h, false)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	if err := server.ContextError(ctx); err != nil {
+		return nil, l.Fail(err)
+	}
+	fence := h.Fence()
+	whileHeld, cancel := context.WithCancel(ctx)
+	defer cancel()
+	undone := h.doubtfulUpgrade()
+	r, inDoubt, err := h.sendDowngrade(h.Context(whileHeld), fence, undone)
+	switch {
+	case err == nil && !r.Held:
+		return nil, h.LoseRefused(ctx)
+	case err == nil:
+		if h.converted(nil, uint64(r.Fence), t.Observation) {
+			return h, nil
+		}
+	case inDoubt && h.converted(nil, fence, t.Observation):
+		if l.k.BeginWork(false) {
+			go func() {
+				defer l.k.EndWork()
+				_, _, _ = h.sendDowngrade(h.Context(context.Background()), fence, undone)
+			}()
+		}
+		return h, nil
+	}
+	if lost := h.Err(); lost != nil {
+		return nil, l.Fail(lost)
+	}
+	return nil, l.Fail(err)
+}
+
+// doubtfulUpgrade returns the token of the request by which the lease writes, if a copy of that may still be under way; else "".
+func (h *Lease) doubtfulUpgrade() string {
 	h.Mu.Lock()
-	var a actions
-	a.begin(h, h.lock.k.Now(), &claim.Event{Kind: kind}, nil)
-	h.noConversionLocked()
+	by := h.conversion.upgrade
 	h.Mu.Unlock()
-	a.finish(h, h.lock.k.Transport.Send)
+	if by == nil || !by.Snapshot().InDoubt() {
+		return ""
+	}
+	return by.token
+}
+
+// sendDowngrade asks the server to let a lease read that writes with that fence, as RoundTrip does. It does not grant that upgrade again.
+func (h *Lease) sendDowngrade(ctx context.Context, fence uint64, upgrade string) (r protocol.DowngradeReply, inDoubt bool, err error) {
+	call, inDoubt, err := h.lock.k.RoundTrip(ctx, 0, func(p *server.Pending) { h.lock.SetDowngrade(&p.Call, h.token, fence, upgrade) })
+	if err == nil {
+		r, err = server.Decode(call, protocol.ParseDowngradeReply)
+		inDoubt = err != nil
+	}
+	if r.More {
+		h.lock.ContinueAdmitting()
+	}
+	return r, inDoubt, err
 }
 
 // Denied reports whether the server has refused the request. It may be called on nil.
 func (h *Lease) Denied() bool { return h != nil && h.Snapshot().Reason() == claim.ByDenial }
+
+// Same reports whether the lease is of this lock.
+func (h *Lease) Same(l *server.Resource) bool { return h.lock.Same(l) }
+
+// Detach ends the lease in this process, and leaves it at the server: another handle of the process has it, or another process.
+func (h *Lease) Detach() { h.Step(claim.Event{Kind: claim.Forgotten}, nil) }

@@ -69,16 +69,13 @@ func (a *actions) begin(h *Lease, now claim.Instant, ev *claim.Event, cause erro
 	}
 	if a.End {
 		a.err = h.endErrorLocked(cause)
-		a.endContexts = h.endLocked(a.err)
+		a.endContexts = h.EndLocked(a.err)
 	}
 	if a.Release && h.cleanup == nil {
 		k.BeginWork(true) // Close waits for it
 		h.cleanup = &Cleanup{of: h}
-		if r := h.request; r != nil && r.origin != nil && h.ErrLocked() == nil {
-			r.origin.SetUndoing(h.cleanup)
-		}
 	}
-	if a.Release || a.Check || a.Found || a.Finished {
+	if a.Release || a.Finished {
 		a.cleanup = h.cleanup
 	}
 	switch {
@@ -95,7 +92,7 @@ func (a *actions) begin(h *Lease, now claim.Instant, ev *claim.Event, cause erro
 func (a *actions) deliver(h *Lease, cause error) {
 	granted := h.Claim.Active() || h.Claim.State() == claim.Permitted
 	if granted {
-		h.fence = uint64(h.Claim.Fence())
+		h.fence.Store(uint64(h.Claim.Fence()))
 		a.leased = h.Claim.Active()
 		a.unwanted = a.leased && !h.lock.k.leases.add(h) || !a.leased && h.lock.k.IsClosed()
 	}
@@ -153,21 +150,21 @@ func (a *actions) finish(h *Lease, by func(*transport.Call)) {
 	if a.ask != nil {
 		by(a.ask)
 	}
-	if a.Release || a.Check {
-		a.cleanup.send(by, a.Check)
+	if a.Release {
+		a.cleanup.send(by)
 	}
 	if a.End && a.err != nil {
 		h.observeEnd(a)
 	}
-	if a.cleanup != nil && (a.Found || a.Finished) {
-		a.cleanup.end(a.Found)
+	if a.cleanup != nil && a.Finished {
+		a.cleanup.end()
 	}
 }
 
 // observeEnd reports that the lease has ended for its holder. The Observation of a call that has failed drops what nobody ever had.
 func (h *Lease) observeEnd(a *actions) {
 	what, err := Lost, a.err
-	if reason := h.Snapshot().Reason(); reason == claim.ByRelease || reason == claim.ByReplacement {
+	if reason := h.Snapshot().Reason(); reason == claim.ByRelease || reason == claim.ByForgetting {
 		what, err = Released, nil
 	}
 	h.observe(what, err)

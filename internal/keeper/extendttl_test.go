@@ -20,57 +20,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// TestExtendDuringConversion: the server has replaced the lease by another, whose reply is still under way, and does not know the token.
-// Extend waits for the outcome.
-func TestExtendDuringConversion(t *testing.T) {
-	for name, x := range map[string]struct {
-		resolve func(from, to *Lease)
-		want    error
-	}{
-		"continued": {func(from, to *Lease) { from.Become(to) }, nil},
-		"replaced":  {func(from, to *Lease) { from.ReplacedBy(to) }, server.ErrReleased},
-		"lost":      {func(from, to *Lease) { from.Lose(ErrNotHeld); from.EndConversion() }, server.ErrLost},
-		"no effect": {func(from, to *Lease) { from.EndConversion() }, server.ErrLost}, // and the server has lost the lease
-		"canceled":  {nil, server.ErrUnavailable},
-		"closed":    {nil, server.ErrReleased},
-	} {
-		subtest(t, name, func(s *fixture) {
-			l := must.Get(s.Keeper.Lock(Spec{Scripts: lua.RWLock, Name: "x", TTL: ttl}))(s)
-			from := must.Get(l.Try(context.Background(), Terms{Flags: "r"}))(s)
-			s.must(from.BeginConversion(context.Background()))
-			s.mini.Del(l.KeyOf(server.LockKey))
-			to := must.Get(l.Try(context.Background(), Terms{Flags: "w"}))(s)
-			ctx, cancel := context.WithCancel(context.Background())
-			extended := make(chan error, 1)
-			go func() { extended <- from.Extend(ctx, 2*ttl) }()
-			synctest.Wait()
-			select {
-			case err := <-extended:
-				s.Fatalf("Extend has returned before the outcome was known: %v", err)
-			default:
-			}
-			switch {
-			case x.resolve != nil:
-				x.resolve(from, to)
-			case name == "closed":
-				_ = s.Close()
-			default:
-				cancel()
-			}
-			if err := <-extended; !errors.Is(err, x.want) {
-				s.Errorf("Extend: %v, want %v", err, x.want)
-			}
-			if name == "continued" && time.Until(to.Deadline()) < ttl {
-				s.Errorf("the lease that continues it ends in %v", time.Until(to.Deadline()))
-			}
-			cancel()
-			from.EndConversion()
-			_ = from.Release(context.Background())
-			_ = to.Release(context.Background())
-		})
-	}
-}
-
 // TestExtendAtTheDeadline: a process that is frozen until the lease has ended here, but not at the server, does not extend it there.
 func TestExtendAtTheDeadline(t *testing.T) {
 	inBubble(t, func(s *fixture) {
@@ -121,8 +70,7 @@ func TestExtendBeyondMetadataTTLKeepsLease(t *testing.T) {
 	}
 }
 
-// TestUpgradeOfExtendedLeaseInDoubt: what an upgrade of a lease of an hour has led to is found out, and released, also after some ttls without
-// an answer.
+// TestUpgradeOfExtendedLeaseInDoubt: a lease of an hour whose upgrade was given up is released, also after some ttls without an answer.
 func TestUpgradeOfExtendedLeaseInDoubt(t *testing.T) {
 	inBubble(t, func(s *fixture) {
 		l := must.Get(s.Keeper.Lock(Spec{Scripts: lua.RWLock, Name: "x", TTL: ttl}))(s)
@@ -133,7 +81,7 @@ func TestUpgradeOfExtendedLeaseInDoubt(t *testing.T) {
 		time.AfterFunc(400*time.Millisecond, s.net.Down)
 		ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
 		defer cancel()
-		if _, err := l.Convert(ctx, from, Terms{Flags: "u"}); !errors.Is(err, server.ErrUnavailable) {
+		if err := l.Upgrade(ctx, from, nil); !errors.Is(err, server.ErrUnavailable) {
 			s.Errorf("the upgrade: %v", err)
 		}
 		time.Sleep(5 * ttl)

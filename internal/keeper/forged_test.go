@@ -86,7 +86,7 @@ func TestUpgradesAreCounted(t *testing.T) {
 		read := must.Get(l.Try(context.Background(), Terms{Flags: protocol.FlagRead}))(s)
 		last := int64(0)
 		for range 3 {
-			r := l.newRequest(context.Background(), Terms{Flags: protocol.FlagUpgrade, origin: read}, claim.Wait, nil)
+			r := l.newRequest(context.Background(), Terms{Flags: protocol.FlagUpgrade, lease: read}, claim.Wait, nil)
 			token, _ := protocol.ParseToken(r.Token())
 			if token.Number <= last {
 				t.Errorf("the number of an upgrade is %d, after %d", token.Number, last)
@@ -98,7 +98,7 @@ func TestUpgradesAreCounted(t *testing.T) {
 	})
 }
 
-// TestForgedReplyToRelease: a server that replies to a release of a lease what is a reply to a given up conversion alone causes an error.
+// TestForgedReplyToRelease: a server that replies to a release what is no reply to one causes an error.
 func TestForgedReplyToRelease(t *testing.T) {
 	inBubble(t, func(s *fixture) {
 		h := s.hold("x")

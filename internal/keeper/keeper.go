@@ -14,7 +14,6 @@
 //	queue.go       the requests of this process that the server has queued, by name, and their heartbeats
 //	messages.go    the messages that say that a request was granted its lease, or that somebody has broken one
 //	replicas.go    the wait until replicas have a grant
-//	convert.go     Convert: a request that replaces a lease by another one of the name
 //	part.go        AskPart: a request for a part of a lease at several servers
 //	limits.go      the limits of semaphores and rate limits
 //
@@ -23,8 +22,8 @@
 //	lease.go       Lease, and the set of those that are held
 //	effects.go     what is done after a step of a claim, of a request or a lease
 //	renewal.go     renewals, and Extend
-//	release.go     Release, and Cleanup: what frees the lease at the server, a tombstone, the record of once, the outcome of a conversion
-//	conversion.go  a lease that is replaced by another one, or continued by it
+//	release.go     Release, and Cleanup: what frees the lease at the server, a tombstone, the record of once
+//	conversion.go  Upgrade and Downgrade of a read-write lock's lease
 //	loss.go        leases that the server does not have any more, and who has broken them
 //	event.go, observer.go, leak.go   who is told of all that: hooks, a lease that this one is part of, the log
 //
@@ -38,8 +37,8 @@
 //
 // # Locks
 //
-// Mutexes are taken in this order: that of a lease, which is also that of its request (its Lifecycle's Mu); that of the lease which it is to
-// replace; waitQueues; waitQueue. Those of leaseSet, localQueues, messages, leakLog and Keeper, and of packages share, server, timers, pubsub
+// Mutexes are taken in this order: that of a lease, which is also that of its request (its Lifecycle's Mu); waitQueues;
+// waitQueue. Those of leaseSet, localQueues, messages, leakLog and Keeper, and of packages share, server, timers, pubsub
 // and transport, come last: nothing of this package is locked under them. No mutex is held during a round trip, while a reply or a
 // message is handled, or while a hook or an Observer is called. Fields that no mutex guards do not change once their struct is in use,
 // unless they say so.

@@ -11,7 +11,6 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
-	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/random"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/timers"
@@ -100,22 +99,19 @@ type Lease struct {
 	lifecycle.Lifecycle
 	lock     *Lock
 	token    string
-	serial   string   // by which messages name it
-	request  *request // until it is granted, and then if a late reply may come; nil: adopted, or made to clean up
-	observer Observer // gets its events; nil: the keeper's hooks alone
-	use      string   // its use, if that is not what its token says; see conversion
-	fence    uint64   // once it is granted
+	serial   string        // by which messages name it
+	request  *request      // until it is granted, and then if a late reply may come; nil: adopted, or made to clean up
+	observer Observer      // gets its events; nil: the keeper's hooks alone
+	fence    atomic.Uint64 // once it is granted; a conversion raises it
 	timer    timers.Timer
 
 	// Guarded by the Lifecycle's Mu. A process may have a hundred thousand leases, so what few have is behind pointers.
 	Claim       claim.Claim
-	converting  *conversion           // while it is being converted, and after it ended meanwhile
-	next        atomic.Pointer[Lease] // the lease that continues this one; see Become
-	former      *Lease                // the lease that this one continues, which the holder still uses and which ends with it
-	observation *Observation          // the call that acquired it, for the observer
-	backoff     *random.Backoff       // of what is repeated now; nil while it succeeds
-	lastErr     error                 // of the last renewal
-	cleanup     *Cleanup              // once it is released
+	conversion  *conversion     // nil: it was never converted
+	observation *Observation    // the call that acquired or converted it, for the observer
+	backoff     *random.Backoff // of what is repeated now; nil while it succeeds
+	lastErr     error           // of the last renewal
+	cleanup     *Cleanup        // once it is released
 }
 
 // Reasons for a loss, in addition to ErrNotHeld.
@@ -149,7 +145,7 @@ func (h *Lease) Rename(token, serial string) { h.token, h.serial = token, serial
 
 // Start begins to renew a lease that was adopted, with its fence, at that time. It reports false after Close.
 func (h *Lease) Start(fence uint64, at claim.Instant) bool {
-	h.fence = fence
+	h.fence.Store(fence)
 	if !h.lock.k.leases.add(h) {
 		return false
 	}
@@ -192,7 +188,7 @@ func (h *Lease) StepBy(now claim.Instant, ev claim.Event, cause error, by func(*
 // endErrorLocked returns the error with which the lease has ended for its holder. cause is that of the event that has ended it.
 func (h *Lease) endErrorLocked(cause error) error {
 	switch reason := h.Claim.Reason(); reason {
-	case claim.ByRelease, claim.ByReplacement:
+	case claim.ByRelease, claim.ByForgetting:
 		return h.lock.ReleasedError()
 	case claim.ByServer:
 		cause = ErrNotHeld
@@ -211,60 +207,22 @@ func (h *Lease) endErrorLocked(cause error) error {
 
 // Lose ends the lease as lost, if it has not ended.
 func (h *Lease) Lose(reason error) {
-	if next := h.next.Load(); next != nil {
-		next.Lose(reason)
-		return
-	}
 	h.Step(claim.Event{Kind: claim.Failed}, reason)
 }
 
-// endAs ends the lease for its holder, unless it has ended, and does nothing else.
-func (h *Lease) endAs(err error) {
-	h.Mu.Lock()
-	cancel := func() {}
-	if h.ErrLocked() == nil {
-		cancel = h.endLocked(err)
-	}
-	h.Mu.Unlock()
-	cancel()
-}
-
-// endLocked ends the lease for its holder, and the one that it continues, and returns a function that cancels the contexts; see
-// Lifecycle.EndLocked.
-func (h *Lease) endLocked(err error) (cancel func()) {
-	endContexts, former := h.EndLocked(err), h.former
-	if former == nil {
-		return endContexts
-	}
-	return func() {
-		former.endAs(err)
-		endContexts()
-	}
-}
-
-// observe reports an event to the observer, and to the keeper's hooks. It is of the lease that the holder was granted, if h continues another.
+// observe reports an event to the observer, and to the keeper's hooks.
 func (h *Lease) observe(what EventType, err error) {
-	h = h.first()
+	h.observeFor(h.Observation(), h.Fence(), what, err)
+}
+
+// observeFor is observe for the call that had the lease with that fence.
+func (h *Lease) observeFor(o *Observation, fence uint64, what EventType, err error) {
 	if h.observer != nil && h.observer.LeaseEvent(what) {
 		return
 	}
-	o := h.Observation()
 	ev := h.lock.Event(what, o)
-	ev.Token, ev.Fence, ev.Err = h.token, h.fence, err
+	ev.Token, ev.Fence, ev.Err = h.token, fence, err
 	o.OfLease(ev)
-}
-
-// first returns the lease that h continues, or h.
-func (h *Lease) first() *Lease {
-	for {
-		h.Mu.Lock()
-		former := h.former
-		h.Mu.Unlock()
-		if former == nil {
-			return h
-		}
-		h = former
-	}
 }
 
 // Snapshot returns a copy of the lease's claim as it is now.
@@ -291,20 +249,14 @@ func (h *Lease) State() (deadline time.Time, err error) {
 
 // CheckLeak reports the lease if it is held and renewed.
 func (h *Lease) CheckLeak() {
-	if h.current().Snapshot().Active() && !h.lock.Rules.NoRenewal {
-		h.lock.ReportLeak(h.Observation(), h.token, h.fence, time.Since(h.Since()))
+	if h.Snapshot().Active() && !h.lock.Rules.NoRenewal {
+		h.lock.ReportLeak(h.Observation(), h.token, h.Fence(), time.Since(h.Since()))
 	}
 }
 
 // CheckDeadline ends the lease as lost if its deadline has passed and its timer has not fired yet, for example because the
 // process was frozen.
 func (h *Lease) CheckDeadline() {
-	if next := h.next.Load(); next != nil {
-		if err := next.Err(); err != nil {
-			h.endAs(err) // it ended before this one was updated
-		}
-		return
-	}
 	h.Mu.Lock()
 	over := h.Claim.Active() && h.lock.k.Now() >= h.Claim.Deadline()
 	h.Mu.Unlock()
@@ -314,26 +266,23 @@ func (h *Lease) CheckDeadline() {
 }
 
 // Deadline returns until when the lease is valid if it is not renewed.
-func (h *Lease) Deadline() time.Time { return h.lock.k.Time(h.current().Snapshot().Deadline()) }
+func (h *Lease) Deadline() time.Time { return h.lock.k.Time(h.Snapshot().Deadline()) }
 
-// Observation returns the call that acquired the lease, for the observer.
+// Observation returns the call that acquired or converted the lease, for the observer.
 func (h *Lease) Observation() *Observation {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
 	return h.observation
 }
 
-// Granted returns the token with which the lease was granted.
-func (h *Lease) Granted() string { return h.token }
-
 // Token returns the identity of the lease.
-func (h *Lease) Token() string { return h.current().token }
+func (h *Lease) Token() string { return h.token }
 
 // Serial returns what messages name it by.
 func (h *Lease) Serial() string { return h.serial }
 
-// Fence returns the fencing token.
-func (h *Lease) Fence() uint64 { return h.fence }
+// Fence returns the fencing token. A conversion raises it.
+func (h *Lease) Fence() uint64 { return h.fence.Load() }
 
 // Since returns when the lease was granted.
 func (h *Lease) Since() time.Time { return h.lock.k.Time(h.Snapshot().Since()) }
@@ -343,16 +292,6 @@ func (h *Lease) Name() string { return h.lock.Name() }
 
 // Kind returns the primitive.
 func (h *Lease) Kind() string { return h.lock.Kind() }
-
-// Is reports whether the lease is one for this use, by the first letter of its token's flags; "" if there are none.
-func (h *Lease) Is(use string) bool {
-	h = h.current()
-	if h.use != "" {
-		return h.use == use
-	}
-	t, _ := protocol.ParseToken(h.token)
-	return t.Flags[:min(len(t.Flags), 1)] == use
-}
 
 // CancelGrace is how long a caller whose context has ended waits at most for a cleanup.
 const CancelGrace = time.Second

@@ -42,17 +42,16 @@ func (l *Lock) AtServer() *server.Resource { return &l.Resource }
 type Terms struct {
 	Flags  string // lower-case letters; those of a semaphore come from its limits
 	Number int    // a count of permits, or a writer's streak; 0: none
-	Direct bool   // of a conversion to a weaker lease, which never waits
 
 	Observer    Observer       // what is told of the lease; nil: nothing
 	Queued      func()         // called when the server has queued the request; nil: nothing
-	Observation *Observation   // the call, for the observer, which has been told of its start; nil: it is told by Acquire, Try and Convert
+	Observation *Observation   // the call, for the observer, which has been told of its start; nil: it is told by Acquire, Try and Upgrade
 	Health      *server.Health // of the server, if the caller has its turn in the local queue already; nil: not
 	Since       time.Time      // when the caller came; zero: now
 
-	note   string // of the caller; see WithNote
-	origin *Lease // the lease to be replaced; see Convert
-	quota  *Quota // what the answer says of the window, if a caller who does not wait wants to know
+	note  string // of the caller; see WithNote
+	lease *Lease // the lease that is to write; see Upgrade
+	quota *Quota // what the answer says of the window, if a caller who does not wait wants to know
 }
 
 // Lock returns the lock of a spec. The error is ErrInvalid.
@@ -125,7 +124,7 @@ func (l *Lock) newToken(flags string, number int64, note string) (token, serial 
 
 // An acquisition passes these functions, each of which adds one thing:
 //
-//	Acquire, Try, Take, TryTake, Convert   what the caller gets: a lease, a fence, or what remains of a window
+//	Acquire, Try, Take, TryTake, Upgrade   what the caller gets: a lease, a fence, or what remains of a window
 //	acquire                                the events AcquireStart and AcquireDone
 //	Request                                the acknowledgement of replicas
 //	acquireInTurn                          the turn of the caller among those of this process
@@ -154,7 +153,7 @@ func (l *Lock) Do(ctx context.Context, t Terms, fn func(ctx context.Context, fen
 	return lifecycle.Do(ctx, h, fn)
 }
 
-// acquire makes one acquisition, by Request or convert, and reports its events. If there is no error, the request was granted.
+// acquire makes one acquisition, by Request or upgrade, and reports its events. If there is no error, the request was granted.
 func (l *Lock) acquire(ctx context.Context, t Terms, wait bool, by func(*Lock, context.Context, Terms, bool) (*Lease, error)) (*Lease, error) {
 	if wait && l.k.longWaits.Bound > 0 {
 		defer l.WatchWait(nil)()
@@ -168,7 +167,7 @@ func (l *Lock) acquire(ctx context.Context, t Terms, wait bool, by func(*Lock, c
 		t.Observation.Ends("", 0, false, err)
 		return nil, err
 	}
-	token := h.Granted()
+	token := h.token
 	if l.spec.Limits.clockOnly() { // nothing will be released
 		token = ""
 	}
@@ -261,6 +260,9 @@ func (l *Lock) AdoptAs(ctx context.Context, token string, observer Observer) (*L
 		}
 		h := l.NewLease(token, t.Serial, c, l.NewObservation(ctx, t.Flags))
 		h.observer = observer
+		if r.Converted {
+			h.conversion = &conversion{calls: 1, converted: true}
+		}
 		if !h.Start(uint64(r.Fence), out.Timer) {
 			return nil, l.Fail(server.ErrClosed)
 		}

@@ -25,10 +25,6 @@ func (k *Keeper) Broken(serial string, b protocol.Breaker) {
 
 // Broken ends a request or a lease that somebody has broken.
 func (h *Lease) Broken(b protocol.Breaker) {
-	if next := h.next.Load(); next != nil {
-		next.Broken(b)
-		return
-	}
 	k := h.lock.k
 	switch done := h.Step(claim.Event{Kind: claim.Broken}, k.cfg.Broken(b.By, b.Reason)); {
 	case done.End:
@@ -95,11 +91,14 @@ func (l *Lock) GoneError(ctx context.Context, token string) error {
 	}
 }
 
-// LoseRefused ends a lease that the server does not have any more, and returns when it has ended: when it is known whether somebody has
-// broken it.
-func (h *Lease) LoseRefused() {
+// LoseRefused ends a lease that the server does not have any more, and returns its error when it has ended, as it is known whether somebody has
+// broken it; or another ErrLost when ctx ends.
+func (h *Lease) LoseRefused(ctx context.Context) error {
 	h.Step(claim.Event{Kind: claim.Refused}, nil)
-	<-h.Done()
+	if !server.WaitFor(ctx, h.Done()) {
+		return h.lock.Fail(server.ErrLost, ErrNotHeld, server.ContextError(ctx))
+	}
+	return h.lock.Fail(h.Err())
 }
 
 func (k *Keeper) logBroken(l *Lock, token, what string, b protocol.Breaker) {

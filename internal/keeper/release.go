@@ -21,18 +21,11 @@ func (h *Lease) ReleaseBy(by func(*transport.Call), unused bool) (*Cleanup, erro
 
 // end is ReleaseBy, or Complete if record is set.
 func (h *Lease) end(by func(*transport.Call), unused bool, record time.Time) (*Cleanup, error) {
-	if next := h.next.Load(); next != nil {
-		return next.end(by, unused, record)
-	}
 	ev := claim.Event{Kind: claim.Released, Unused: unused}
 	if !record.IsZero() {
 		ev.Until = max(h.lock.k.Instant(record), 1)
 	}
 	h.Mu.Lock()
-	if h.next.Load() != nil {
-		h.Mu.Unlock()
-		return h.end(by, unused, record)
-	}
 	var a actions
 	first := h.cleanup == nil
 	a.begin(h, h.lock.k.Now(), &ev, nil)
@@ -50,9 +43,6 @@ func (h *Lease) end(by func(*transport.Call), unused bool, record time.Time) (*C
 
 // Release releases the lease. See Lease.Release in package lockkeeper.
 func (h *Lease) Release(ctx context.Context) error {
-	if next := h.next.Load(); next != nil {
-		return next.Release(ctx)
-	}
 	var ended noteEnd // of ctx, while the release was sent
 	c, err := h.ReleaseBy(func(call *transport.Call) { h.lock.k.Transport.SendInline(ctx, call, &ended) }, false)
 	switch {
@@ -73,36 +63,26 @@ func (n *noteEnd) ContextEnded(context.Context) { *n = true }
 // await returns when the cleanup has ended and no renewal is under way, when ctx ends, or when Close waits no longer; if ctx has ended
 // already, after CancelGrace at most. The error is silence if there was no reply.
 func (h *Lease) await(ctx context.Context, c *Cleanup, silence error) error {
-	h.Mu.Lock()
-	resolved := h.converting.resolved()
-	h.Mu.Unlock()
-	if c.finished.IsClosed() && resolved == nil {
-		return c.err()
-	}
 	var timeout <-chan time.Time
-	done := ctx.Done()
+	done, closing := ctx.Done(), h.lock.k.Closing().Done()
 	if ctx.Err() != nil {
 		timeout, done = time.After(CancelGrace), nil
 	}
-	closing := h.lock.k.Closing().Done()
-	for _, ended := range []<-chan struct{}{c.finished.Done(), resolved} {
-		for waiting := ended != nil; waiting; {
-			select {
-			case <-ended:
-				waiting = false
-			case <-done:
-				return h.lock.Fail(silence, server.ContextError(ctx))
-			case <-timeout:
-				return h.lock.Fail(silence, server.ContextError(ctx))
-			case <-closing:
-				closing = nil
-				if timeout == nil {
-					timeout = time.After(h.lock.k.UntilClosed())
-				}
+	for {
+		select {
+		case <-c.finished.Done():
+			return c.err()
+		case <-done:
+			return h.lock.Fail(silence, server.ContextError(ctx))
+		case <-timeout:
+			return h.lock.Fail(silence, server.ContextError(ctx))
+		case <-closing:
+			closing = nil
+			if timeout == nil {
+				timeout = time.After(h.lock.k.UntilClosed())
 			}
 		}
 	}
-	return c.err()
 }
 
 // Abandon releases the lease in the background, as one that no caller has used, or whose caller has returned.
@@ -121,22 +101,19 @@ func (h *Lease) ReleaseEnded(c *Cleanup) (ended bool, err error) {
 	return true, c.err()
 }
 
-// A Cleanup releases whatever the token of a lease has at the server, a lease or a queue entry. It retries in the background until the
+// A Cleanup releases whatever the token of a lease has at the server: a lease, a queue entry, or what an upgrade has changed. It retries in the background until the
 // server has answered, or until the lease or entry must have expired. Its claim decides.
 type Cleanup struct {
 	of       *Lease
 	first    transport.Call // the first one that is sent
-	check    bool           // the call under way is a renewal; set between attempts only
 	script   releaseScript  // of the call under way; set between attempts only
 	finished server.Signal
 
-	// Guarded by the lease's mu. failure and found are final when it has ended.
-	sent      bool   // first is in use
-	over      bool   // it has ended, or is about to
-	failure   error  // why there is no answer, or nil
-	loss      error  // why the lease was gone, if that was asked
-	found     bool   // the conversion has taken place: the lease is held, in place of another
-	successor *Lease // the lease whose settle is called at the end; nil: Convert waits instead
+	// Guarded by the lease's mu. failure is final when it has ended.
+	sent    bool  // first is in use
+	over    bool  // it has ended, or is about to
+	failure error // why there is no answer, or nil
+	loss    error // why the lease was gone, if that was asked
 }
 
 var (
@@ -144,9 +121,6 @@ var (
 	ErrNotHeld = server.NewLoss(server.LossGone, "the server does not know the token: the lease expired there, or its key was deleted or lost")
 	// ErrReleaseUnanswered means that the server has not confirmed a release.
 	ErrReleaseUnanswered = server.Chain(server.ErrUnavailable, errors.New("the release was not answered; if the server did not run it, the lease expires by itself"))
-	// errConverted and errUnsure are why a lease is lost after a conversion whose outcome was unknown at first.
-	errConverted = server.NewLoss(server.LossGone, "it was converted to another lease, which has ended")
-	errUnsure    = server.NewLoss(server.LossUnavailable, "it is not known whether it was converted to another lease")
 )
 
 // CleanUp releases whatever a token has at the server, in the background, and keeps requests with it that arrive later from being granted. It
@@ -167,8 +141,8 @@ func (l *Lock) Tombstone(ctx context.Context, token string) {
 	server.WaitFor(ctx, c.finished.Done())
 }
 
-// send sends what the claim wants, by Transport.Send or SendInline: a release or, if check is set, a renewal.
-func (c *Cleanup) send(by func(*transport.Call), check bool) {
+// send sends a release, as the claim wants it, by Transport.Send or SendInline.
+func (c *Cleanup) send(by func(*transport.Call)) {
 	h, l := c.of, c.of.lock
 	h.Mu.Lock()
 	call := &c.first
@@ -177,46 +151,32 @@ func (c *Cleanup) send(by func(*transport.Call), check bool) {
 	}
 	c.sent = true
 	tombstone, unused, record, _ := h.Claim.Cleanup()
-	converts, general := h.Claim.Converts(), h.Claim.NeedsGeneral()
+	general := h.Claim.NeedsGeneral()
 	h.Mu.Unlock()
 	call.Done = c
 	handedOn := c.script >= handsOn // such a script has been sent
-	c.check, c.script = check, releases
+	c.script = releases
 	ms := int64(0)
 	if record > 0 {
 		ms = server.Millis(time.Until(l.k.Time(record)))
 	}
 	switch {
-	case check:
-		l.SetRenewal(call, h.token, l.TTL, true)
 	case ms > 0: // otherwise the record would have expired already
 		l.SetCompletion(call, h.token, ms)
 	case !general && !unused && l.spec.Yield == 0 && l.Fast().Release != nil && l.FastBackoff.Release.Usable():
 		c.script = releasesFast
 		l.SetFastRelease(call, h.token)
-	case !handedOn && !tombstone && !unused && !converts && l.spec.Yield == 0 && l.mayHandOn():
+	case !handedOn && !tombstone && !unused && l.spec.Yield == 0 && l.mayHandOn():
 		c.script = handsOn
 		l.SetHandOn(call, h.token)
 	default:
-		entomb, cancel := int64(0), server.BoolArg(unused)
+		entomb := int64(0)
 		if tombstone {
 			entomb = server.Millis(server.TombstoneTTL)
 		}
-		if converts {
-			cancel = server.UnusedUnlessGranted
-		}
-		l.SetRelease(call, h.token, entomb, cancel, l.spec.Yield)
+		l.SetRelease(call, h.token, entomb, server.BoolArg(unused), l.spec.Yield)
 	}
 	by(call)
-}
-
-// CallDone implements transport.Receiver.
-func (c *Cleanup) CallDone(call *transport.Call) {
-	if c.check {
-		c.checked(call)
-	} else {
-		c.released(call)
-	}
 }
 
 // mayHandOn reports whether a release that others wait for should be of the fast script. That of a lock with several holders decides
@@ -234,26 +194,20 @@ const (
 	releases                          // in any case; also complete.lua
 )
 
-// released handles the reply of one of these scripts.
-func (c *Cleanup) released(call *transport.Call) {
+// CallDone implements transport.Receiver. It handles the reply of one of these scripts.
+func (c *Cleanup) CallDone(call *transport.Call) {
 	l := c.of.lock
 	parse := protocol.ParseFastReleaseReply
 	if c.script == releases {
 		parse = protocol.ParseReleaseReply
 	}
 	r, err := server.Decode(call, parse)
-	if err == nil && r.Code == lua.Held && c.holder() == nil {
-		err = server.Chain(protocol.ErrReply, errors.New("it says that the lease has replaced another one, but there was none"))
-	}
 	if err != nil {
-		c.failed(err)
+		c.of.Step(claim.Event{Kind: claim.ReleaseFailed, Outcome: server.OutcomeOf(err), Retryable: transport.Retryable(err)}, err)
 		return
 	}
 	ev := claim.Event{Kind: claim.ReleaseReplied, Code: claim.Granted, Fast: r.Undecided, QueueEmpty: r.QueueEmpty}
-	switch r.Code {
-	case lua.Held:
-		ev.Code, ev.OriginOver = claim.Present, c.holder().Err() != nil
-	case lua.Refused:
+	if r.Code == lua.Refused {
 		ev.Code = claim.Denied
 	}
 	switch c.script {
@@ -267,7 +221,7 @@ func (c *Cleanup) released(call *transport.Call) {
 	if c.script != releasesFast && r.QueueEmpty {
 		l.FastBackoff.Release.GeneralGranted()
 	}
-	if done := c.of.Step(ev, nil); done.Release || done.Check {
+	if done := c.of.Step(ev, nil); done.Release {
 		return
 	}
 	if r.More && !call.Joined {
@@ -278,85 +232,20 @@ func (c *Cleanup) released(call *transport.Call) {
 	}
 }
 
-// checked handles the answer to a renewal of the lease that replaced the origin.
-func (c *Cleanup) checked(call *transport.Call) {
-	r, err := server.Decode(call, protocol.ParseRenewReply)
-	if err != nil {
-		c.failed(err)
-		return
-	}
-	ev := claim.Event{Kind: claim.Checked, Sent: c.of.lock.k.Instant(call.Sent), Fence: r.Fence}
-	if r.Held {
-		ev.Code = claim.Granted
-	}
-	c.of.Step(ev, nil)
-}
-
-// failed handles a call that was not answered, or by an error.
-func (c *Cleanup) failed(err error) {
-	c.of.Step(claim.Event{Kind: claim.ReleaseFailed, Outcome: server.OutcomeOf(err), Retryable: transport.Retryable(err)}, err)
-}
-
-// holder returns the lease that the caller of Convert has now, or nil if the release is not of a conversion.
-func (c *Cleanup) holder() *Lease {
-	c.of.Mu.Lock()
-	defer c.of.Mu.Unlock()
-	if c.successor != nil || c.of.request == nil {
-		return c.successor
-	}
-	return c.of.request.origin
-}
-
-// handTo makes the cleanup call settle of the lease when it ends, since Convert no longer waits. It returns false if the
-// cleanup has ended already.
-func (c *Cleanup) handTo(successor *Lease) bool {
-	c.of.Mu.Lock()
-	defer c.of.Mu.Unlock()
-	if c.over {
-		return false
-	}
-	c.successor = successor
-	return true
-}
-
-// end ends the cleanup. found says that the lease is held instead.
-func (c *Cleanup) end(found bool) {
-	h, k := c.of, c.of.lock.k
+// end ends the cleanup.
+func (c *Cleanup) end() {
+	h := c.of
 	h.Mu.Lock()
-	c.over, c.found = true, found
-	switch {
-	case found:
-		c.failure, h.cleanup = nil, nil // a later release is another one
-		h.fence = uint64(h.Claim.Fence())
-	case h.Claim.Reason() == claim.ByConversion:
-		c.failure = errConverted
-	case h.Claim.Answer() != claim.None:
+	c.over = true
+	if h.Claim.Answer() != claim.None {
 		c.failure = nil
 	}
-	successor, failure := c.successor, c.failure
 	h.Mu.Unlock()
-	closed := found && !k.leases.add(h)
-	if successor != nil {
-		successor.settle(c.Lease(), failure)
-	}
-	if closed { // after it is known whose it is
-		_, _ = h.ReleaseBy(k.Transport.Send, successor == nil)
-	}
 	if h.observer != nil {
 		h.observer.CleanedUp()
 	}
 	c.finished.Close()
-	k.EndWork()
-}
-
-// Lease returns the lease that was found in place of the origin, or nil.
-func (c *Cleanup) Lease() *Lease {
-	c.of.Mu.Lock()
-	defer c.of.Mu.Unlock()
-	if !c.found {
-		return nil
-	}
-	return c.of
+	h.lock.k.EndWork()
 }
 
 // err returns how a release ended: nil if the server has released the lease, ErrLost if the server did not know the
@@ -367,7 +256,7 @@ func (c *Cleanup) err() error {
 	switch answer := c.of.Claim.Answer(); {
 	case answer == claim.Denied:
 		return c.of.lock.Fail(server.ErrLost, cmp.Or(c.loss, ErrNotHeld))
-	case answer == claim.None, c.of.Claim.Reason() == claim.ByConversion:
+	case answer == claim.None:
 		return c.of.lock.FailIf(c.failure)
 	}
 	return nil

@@ -2,7 +2,6 @@ package keeper
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
@@ -14,20 +13,21 @@ import (
 // renew sends a renewal for so many ms, which may include the metadata.
 func (h *Lease) renew(ms int64, metadata bool) {
 	h.lock.k.Announce()
+	sent := h.writer()
 	h.lock.k.Transport.Send(h.lock.RenewCall(h.token, ms, metadata, func(call *transport.Call) {
-		h.renewed(call, ms, metadata)
+		h.renewed(call, ms, metadata, sent)
 	}))
 }
 
 // renewed handles the reply to a renewal that asked for so many ms.
-func (h *Lease) renewed(call *transport.Call, ms int64, metadata bool) {
+func (h *Lease) renewed(call *transport.Call, ms int64, metadata bool, sent writer) {
 	r, err := h.lock.DecodeRenewal(call)
 	if err != nil {
 		h.Step(claim.Event{Kind: claim.RenewFailed, Lasting: transport.WrongType(err)}, err)
 		return
 	}
 	ev := claim.Event{Kind: claim.Renewed, Sent: h.lock.k.Instant(call.Sent), TTL: ms, Metadata: metadata, Code: claim.Denied}
-	if r.Held {
+	if r.Held && !h.markLost(sent, r) {
 		ev.Code = claim.Granted
 	}
 	if done := h.Step(ev, nil); done.Confirmed {
@@ -67,26 +67,6 @@ func (l *Lock) Renew(ctx context.Context, token string, ttl func() int64) (r Ren
 // Extend makes the lease last for ttl from now at least, and renewals ask for that from now on, unless they ask for more. See Lease.Extend in package
 // lockkeeper.
 func (h *Lease) Extend(ctx context.Context, ttl time.Duration) error {
-	for {
-		err := h.tryExtend(ctx, ttl)
-		if err != errConverting {
-			return err
-		}
-		if !h.awaitConversion(ctx) {
-			return h.lock.Fail(server.ErrNoAnswer, server.ContextError(ctx))
-		}
-	}
-}
-
-// errConverting is the error of tryExtend if the server does not know the token while the lease is being converted: it may know that of
-// the lease that replaces this one, whose reply is still under way.
-var errConverting = errors.New("the lease is being converted")
-
-// tryExtend is Extend without waiting for a conversion.
-func (h *Lease) tryExtend(ctx context.Context, ttl time.Duration) error {
-	if next := h.next.Load(); next != nil {
-		return next.Extend(ctx, ttl)
-	}
 	if err := server.CheckTTL("ttl", ttl); err != nil {
 		return h.lock.Fail(err)
 	}
@@ -101,6 +81,7 @@ func (h *Lease) tryExtend(ctx context.Context, ttl time.Duration) error {
 	if err := h.Err(); err != nil { // the deadline has passed meanwhile
 		return h.lock.Fail(err)
 	}
+	sent := h.writer()
 	r, err := h.lock.Renew(ctx, h.token, func() int64 {
 		ms = h.withinLifetime(ms)
 		return ms
@@ -113,16 +94,13 @@ func (h *Lease) tryExtend(ctx context.Context, ttl time.Duration) error {
 		ev.Outcome = claim.NotSent
 	}
 	switch {
-	case err == nil && r.Held:
+	case err == nil && r.Held && !h.markLost(sent, r.RenewReply):
 		ev.Code = claim.Granted
 	case err == nil:
 		ev.Code = claim.Denied
 	}
 	h.Step(ev, nil)
 	if ev.Code == claim.Denied {
-		if h.isConverting() {
-			return errConverting
-		}
 		if !server.WaitFor(ctx, h.Done()) { // as it is not known yet why it is lost
 			return h.lock.Fail(server.ErrLost, ErrNotHeld, server.ContextError(ctx))
 		}

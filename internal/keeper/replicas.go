@@ -30,24 +30,19 @@ func (a ReplicaAck) enabled() bool { return a.Replicas > 0 || a.Majority || a.Fs
 // errReplicasPending is the error of a wait for replicas that ctx has ended. The lock was granted and not held elsewhere.
 var errReplicasPending = server.Chain(server.ErrUnavailable, errors.New("the replicas had not acknowledged the grant when the context ended"))
 
+// errUpgradeGone is why replicas have not acknowledged an upgrade that the server has lost.
+var errUpgradeGone = errors.New("the server does not know any more that it has granted the upgrade")
+
 // awaitReplicas waits until replicas have what was granted, a lease or permits, if the keeper requires it. If they do not have it in time
-// or ctx ends, the grant is undone. If the request was a conversion, its lease is the only one that the caller has left, so ctx is ignored.
+// or ctx ends, the grant is undone.
 func (l *Lock) awaitReplicas(ctx context.Context, h *Lease) error {
 	if !l.k.cfg.ReplicaAck.enabled() {
 		return nil
 	}
 	r := h.request
-	if r.origin != nil {
-		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.k.cfg.ReplicaAck.Timeout+CancelGrace)
-		defer cancel()
-		ctx = within
-	}
 	err := l.replicateGrant(ctx, r)
 	if err = cmp.Or(err, h.Err()); err == nil { // it may have ended meanwhile
 		return nil
-	}
-	if from := r.origin; from != nil {
-		from.Lose(err) // the new lease replaced it at the server
 	}
 	if c, _ := h.ReleaseBy(l.k.Transport.Send, true); c != nil {
 		select {
@@ -74,11 +69,13 @@ func (l *Lock) replicateGrant(ctx context.Context, r *request) error {
 	return l.waitForReplicas(ctx, again, l.AllKeys(), func() error {
 		a, err := server.Decode(again, protocol.ParseAcquireReply)
 		if err == nil && (a.Code != lua.Granted || uint64(a.Fence) != r.Fence()) {
+			if r.upgrades {
+				return errUpgradeGone
+			}
 			if l.spec.Limits.clockOnly() { // there is no lease that could end
 				return fmt.Errorf("%w: %w", server.ErrLost, ErrNotHeld)
 			}
-			r.LoseRefused()
-			err = r.Err()
+			err = r.LoseRefused(ctx)
 		}
 		return err
 	})

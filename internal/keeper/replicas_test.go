@@ -12,16 +12,16 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// TestUpgradeInDoubtAwaitsReplicas: an upgrade whose outcome became known after it had returned is not returned by the next call either before
-// replicas have it.
-func TestUpgradeInDoubtAwaitsReplicas(t *testing.T) {
+// TestUpgradeAgainAwaitsReplicas: an upgrade that follows one whose outcome is unknown waits for replicas as well. If they do not have it, the
+// lease reads as before.
+func TestUpgradeAgainAwaitsReplicas(t *testing.T) {
 	inBubble(t, func(s *fixture) {
 		l := must.Get(s.Keeper.Lock(Spec{Scripts: lua.RWLock, Name: "x", TTL: 10 * ttl}))(s)
 		from := must.Get(l.Try(context.Background(), Terms{Flags: "r"}))(s)
 		s.net.DelayReplies(800 * time.Millisecond)
 		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 		defer cancel()
-		if _, err := l.Convert(ctx, from, Terms{Flags: "u"}); !errors.Is(err, server.ErrUnavailable) {
+		if err := l.Upgrade(ctx, from, nil); !errors.Is(err, server.ErrUnavailable) {
 			t.Errorf("the first upgrade: %v", err)
 		}
 		time.Sleep(ttl)
@@ -34,10 +34,11 @@ func TestUpgradeInDoubtAwaitsReplicas(t *testing.T) {
 		})
 		late := errors.New("not acknowledged")
 		s.cfg.ReplicaAck, s.cfg.NotAcknowledged = ReplicaAck{Replicas: 1, Timeout: time.Second}, func(int, int, bool, error) error { return late }
-		_, err := l.Convert(context.Background(), from, Terms{Flags: "u"})
-		if lost := from.Err(); !errors.Is(err, late) || !errors.Is(err, server.ErrLost) || !errors.Is(lost, late) {
-			t.Errorf("the second upgrade: %v; the read lease: %v", err, lost)
+		if err := l.Upgrade(context.Background(), from, nil); !errors.Is(err, late) || errors.Is(err, server.ErrLost) || from.Err() != nil {
+			t.Errorf("the second upgrade: %v; the lease: %v", err, from.Err())
 		}
 		s.mini.Server().SetPreHook(nil)
+		s.cfg.ReplicaAck = ReplicaAck{}
+		s.must(must.Get(l.Try(context.Background(), Terms{Flags: "r"}))(s).Release(context.Background()))
 	})
 }

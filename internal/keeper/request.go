@@ -18,9 +18,8 @@ import (
 // request is what a Lease needs until it is granted: how it is asked for, and the caller that waits for it.
 type request struct {
 	*Lease
-	policyArg  any          // the token of the lease to be replaced, or a semaphore's limits, or ""
-	origin     *Lease       // the lease to be replaced; nil: none
-	originTTL  int64        // ms: its LongestTTL
+	policyArg  any          // of an upgrade, the token of its lease; of a semaphore, the limits; else ""
+	upgrades   bool         // it asks that a lease writes, and for none of its own
 	part       *partRequest // it asks for a part of a majority; nil: it does not
 	mode       claim.Mode
 	several    bool          // permits, and not one
@@ -49,7 +48,7 @@ type request struct {
 // newRequest registers a request, so that messages find it. It returns nil after Close. health is what earlier requests have
 // recorded, or nil.
 func (l *Lock) newRequest(ctx context.Context, t Terms, mode claim.Mode, health *server.Health) *request {
-	r := &request{health: health, mode: mode, reportedRank: -1, origin: t.origin, several: t.Number > 1, quota: t.quota, whenQueued: t.Queued, began: time.Now()}
+	r := &request{health: health, mode: mode, reportedRank: -1, upgrades: t.lease != nil, several: t.Number > 1, quota: t.quota, whenQueued: t.Queued, began: time.Now()}
 	r.since = cmp.Or(t.Since, r.began)
 	if health == nil {
 		r.own.MaxAge = l.k.MaxAge()
@@ -57,19 +56,16 @@ func (l *Lock) newRequest(ctx context.Context, t Terms, mode claim.Mode, health 
 	}
 	r.deadline, _ = ctx.Deadline()
 	r.policyArg = l.PolicyArg()
-	if t.origin != nil {
-		r.policyArg = t.origin.Token()
-		r.originTTL = t.origin.Snapshot().LongestTTL()
-		if !t.Direct {
-			t.Number = int(l.k.upgrades.Add(1)) // of two requests to replace a lease, the later one counts
+	if t.lease != nil {
+		r.policyArg = t.lease.token
+		t.Number = int(l.k.upgrades.Add(1)) // of two requests to upgrade a lease, the later one counts
+		if t.note == "" {
+			of, _ := protocol.ParseToken(t.lease.token)
+			t.note = of.Note
 		}
 	}
-	if t.note == "" && t.origin != nil {
-		origin, _ := protocol.ParseToken(t.origin.Token())
-		t.note = origin.Note
-	}
 	token, serial := l.newToken(t.Flags, int64(t.Number), t.note)
-	r.Lease = l.NewLease(token, serial, claim.New(mode, t.origin != nil, false), t.Observation)
+	r.Lease = l.NewLease(token, serial, claim.New(mode, r.upgrades, false), t.Observation)
 	r.request, r.observer = r, t.Observer
 	for {
 		switch taken, closed := l.k.messages.Register(r.Serial(), r, false); {
@@ -100,19 +96,15 @@ func (l *Lock) ask(ctx context.Context, t Terms, wait bool, health *server.Healt
 
 // run sends the request and returns when it has ended. Without an error it was granted.
 func (r *request) run(ctx context.Context) error {
-	r.StepBy(r.lock.k.Now(), claim.Event{Kind: claim.Called, TTL: r.originTTL}, nil, func(call *transport.Call) {
-		if r.origin != nil { // whoever began this would not end it if a hook of the application panicked
-			r.lock.k.Transport.Send(call)
-			return
-		}
+	r.StepBy(r.lock.k.Now(), claim.Event{Kind: claim.Called}, nil, func(call *transport.Call) {
 		r.lock.k.Transport.SendInline(ctx, call, r)
 	})
 	if !r.ended.IsClosed() {
 		r.wait(ctx)
 	}
 	err := r.result()
-	if end := server.ContextError(ctx); end != nil && err == nil && r.origin == nil {
-		// The grant and the end of ctx coincide; then the caller does not get it, unless it replaces the lease that the caller had.
+	if end := server.ContextError(ctx); end != nil && err == nil {
+		// The grant and the end of ctx coincide; then the caller does not get it.
 		r.Abandon()
 		return r.lock.Fail(server.ErrNotAcquired, end)
 	}
@@ -215,7 +207,7 @@ func (r *request) delivered(heard bool) (final bool) {
 	if r.part != nil {
 		r.answerPart()
 	}
-	return !l.k.cfg.ReplicaAck.enabled() && r.part == nil && r.origin == nil
+	return !l.k.cfg.ReplicaAck.enabled() && r.part == nil
 }
 
 // failureLocked returns why the request has failed. cause is the error of the event that has ended it.
@@ -262,7 +254,7 @@ type askCall struct {
 // for short leases: for half of MetadataTTL at least, by when renewals keep it for this lease.
 func (r *request) mayUseFast() bool {
 	l, ofWindow := r.lock, r.lock.FastOfWindow() // it takes one permit
-	return r.origin == nil && r.part == nil && (ofWindow && !r.several || !ofWindow && r.quota == nil) &&
+	return !r.upgrades && r.part == nil && (ofWindow && !r.several || !ofWindow && r.quota == nil) &&
 		l.Fast().Acquire != nil && server.Duration(l.TTL) <= l.k.Config.MetadataTTL/4 && l.FastBackoff.Acquire.Usable()
 }
 

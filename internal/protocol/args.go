@@ -126,6 +126,11 @@ func CompleteArgs(command []any, token any, recordTTL int64) []any {
 	return append(command, token, recordTTL)
 }
 
+// DowngradeArgs appends ARGV of downgrade.lua. upgrade is empty if no copy of the request for it can be under way.
+func DowngradeArgs(command []any, token string, fence int64, metadataTTL any, upgrade string, tombstone int64) []any {
+	return append(command, token, fence, metadataTTL, upgrade, tombstone)
+}
+
 // LimitArgs appends ARGV of limit.lua.
 func LimitArgs(command []any, metadataTTL, policyArg any, limit int, token string, pause int64) []any {
 	return append(command, metadataTTL, policyArg, limit, token, pause)

@@ -13,11 +13,12 @@ type Holder struct {
 	Fence     int64
 	ExpiresIn int64
 	Place     int64
+	Converted bool // as in RenewReply
 }
 
 // ParseHolders returns the reply of inspect.lua for InspectHolders or InspectTaken: one page, and how many holders there are.
 func ParseHolders(v []any) (list []Holder, total int64, err error) {
-	const each = 4
+	const each = 5
 	if len(v)%each != 2 {
 		return nil, 0, invalid("inspect", "%d elements", len(v))
 	}
@@ -32,10 +33,11 @@ func ParseHolders(v []any) (list []Holder, total int64, err error) {
 		fence, ok2 := entries[1].(int64)
 		expiresIn, ok3 := entries[2].(int64)
 		place, ok4 := entries[3].(int64)
-		if !ok || !ok2 || !ok3 || !ok4 {
+		converted, ok5 := entries[4].(int64)
+		if !ok || !ok2 || !ok3 || !ok4 || !ok5 || converted&^1 != 0 {
 			return nil, 0, invalid("inspect", "%s", Excerpt(fmt.Sprint(entries[:each])))
 		}
-		list = append(list, Holder{token, fence, expiresIn, place})
+		list = append(list, Holder{token, fence, expiresIn, place, converted == 1})
 	}
 	return list, total, nil
 }

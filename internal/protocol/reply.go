@@ -43,8 +43,9 @@ func (n reply) check(script string, lengths map[int64]int) error {
 var (
 	acquired = map[int64]int{lua.Granted: 5, lua.Refused: 4, lua.Waiting: 7, lua.Tombstoned: 0, lua.Conflict: 0, lua.AboveLimit: 0}
 	broke    = map[int64]int{lua.Granted: 3, lua.Left: 3, lua.Refused: 3}
-	fastRen  = map[int64]int{lua.Granted: 1, lua.Refused: 1}
-	renewed  = map[int64]int{lua.Granted: 2, lua.Refused: 1}
+	fastRen  = map[int64]int{lua.Granted: 1, lua.Granted + lua.RenewConverted: 1, lua.Refused: 1}
+	renewed  = map[int64]int{lua.Granted: 0, lua.Refused: 1}
+	lowered  = map[int64]int{lua.Granted: 3, lua.Refused: 1}
 	limited  = map[int64]int{lua.Granted: 7}
 	raised   = map[int64]int{lua.Granted: 2, lua.Unknown: 2, lua.Refused: 1}
 	identity = map[int64]int{lua.Granted: 5, lua.Unknown: 1}
@@ -58,7 +59,7 @@ const maxFence = 1 << 53
 
 // ReleaseReply is the reply of release.lua, of complete.lua, or of a fast script that releases or hands on.
 type ReleaseReply struct {
-	Code       int64 // lua.Granted, Left, Refused or Held
+	Code       int64 // lua.Granted, Left or Refused
 	More       bool  // as in AcquireReply
 	QueueEmpty bool  // nobody waits
 	Undecided  bool  // the fast script has not decided anything, and release.lua has to
@@ -76,7 +77,7 @@ func ParseReleaseReply(n []int64) (ReleaseReply, error) {
 	code := n[0]
 	r := ReleaseReply{Code: code % lua.ReleaseMore, More: code&lua.ReleaseMore != 0, QueueEmpty: code&lua.ReleaseQueueEmpty != 0}
 	switch r.Code {
-	case lua.Granted, lua.Left, lua.Refused, lua.Held:
+	case lua.Granted, lua.Left, lua.Refused:
 		if code >= 0 && code < 2*lua.ReleaseQueueEmpty {
 			return r, nil
 		}
@@ -118,8 +119,9 @@ func ParseBreakReply(n []int64) (BreakReply, error) {
 
 // RenewReply is the reply of renew.lua, or of a fast script that renews.
 type RenewReply struct {
-	Held  bool  // the token has the lease
-	Fence int64 // of the lease; 0 by a fast script
+	Held      bool  // the token has the lease
+	Fence     int64 // of the lease; 0 by a fast script
+	Converted bool  // the lease does not do what its token says: it reads, or writes
 }
 
 // ParseFastRenewReply returns the reply of a fast script that renews.
@@ -127,7 +129,7 @@ func ParseFastRenewReply(n []int64) (RenewReply, error) {
 	if err := reply(n).check("a fast renewal", fastRen); err != nil {
 		return RenewReply{}, err
 	}
-	return RenewReply{Held: n[0] != lua.Refused}, nil
+	return RenewReply{Held: n[0] != lua.Refused, Converted: n[0] > lua.RenewConverted}, nil
 }
 
 // ParseRenewReply returns the reply of renew.lua.
@@ -135,10 +137,28 @@ func ParseRenewReply(n []int64) (RenewReply, error) {
 	if err := reply(n).check("renew", renewed); err != nil || n[0] == lua.Refused {
 		return RenewReply{}, err
 	}
-	if n[1] <= 0 {
-		return RenewReply{}, invalid("renew", "fence %d", n[1])
+	if len(n) < 2 || len(n) > 3 || n[1] <= 0 || len(n) == 3 && n[2] != 1 {
+		return RenewReply{}, invalid("renew", "%v", n)
 	}
-	return RenewReply{Held: true, Fence: n[1]}, nil
+	return RenewReply{Held: true, Fence: n[1], Converted: len(n) == 3}, nil
+}
+
+// DowngradeReply is the reply of downgrade.lua.
+type DowngradeReply struct {
+	Held  bool  // the lease is there, and reads
+	Fence int64 // of the lease
+	More  bool  // as in AcquireReply
+}
+
+// ParseDowngradeReply returns the reply of downgrade.lua.
+func ParseDowngradeReply(n []int64) (DowngradeReply, error) {
+	if err := reply(n).check("downgrade", lowered); err != nil || n[0] == lua.Refused {
+		return DowngradeReply{}, err
+	}
+	if n[1] <= 0 || n[2]&^lua.NoteMore != 0 {
+		return DowngradeReply{}, invalid("downgrade", "%v", n)
+	}
+	return DowngradeReply{Held: true, Fence: n[1], More: n[2] != 0}, nil
 }
 
 // HeartbeatReply is the reply of heartbeat.lua.

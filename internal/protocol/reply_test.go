@@ -32,6 +32,7 @@ var parsers = map[string]func([]int64) (any, error){
 	"renew":              parser(ParseRenewReply),
 	"fast renew":         parser(ParseFastRenewReply),
 	"release":            parser(ParseReleaseReply),
+	"downgrade":          parser(ParseDowngradeReply),
 	"fast release":       parser(ParseFastReleaseReply),
 	"limit":              parser(ParseLimitReply),
 	"raise_fence to 7":   func(n []int64) (any, error) { return ParseRaiseFenceReply(n, 7) },
@@ -79,13 +80,15 @@ func TestParseReply(t *testing.T) {
 			}},
 		},
 		{"renew", []int64{lua.Granted, 7}, RenewReply{Held: true, Fence: 7}},
+		{"renew", []int64{lua.Granted, 7, 1}, RenewReply{Held: true, Fence: 7, Converted: true}},
 		{"renew", []int64{lua.Refused}, RenewReply{}},
+		{"downgrade", []int64{lua.Granted, 7, 1}, DowngradeReply{Held: true, Fence: 7, More: true}},
+		{"downgrade", []int64{lua.Refused}, DowngradeReply{}},
 		{"fast renew", []int64{lua.Granted}, RenewReply{Held: true}},
 		{"fast renew", []int64{lua.Refused}, RenewReply{}},
 		{"release", []int64{lua.Granted}, ReleaseReply{Code: lua.Granted}},
 		{"release", []int64{lua.Left + 16}, ReleaseReply{Code: lua.Left, More: true}},
 		{"release", []int64{lua.Refused + 32}, ReleaseReply{Code: lua.Refused, QueueEmpty: true}},
-		{"release", []int64{lua.Held}, ReleaseReply{Code: lua.Held}},
 		{"fast release", []int64{lua.Granted}, ReleaseReply{Code: lua.Granted}},
 		{"fast release", []int64{lua.Granted + 32}, ReleaseReply{Code: lua.Granted, QueueEmpty: true}},
 		{"fast release", []int64{lua.Refused + 32}, ReleaseReply{Code: lua.Refused, QueueEmpty: true}},
@@ -132,10 +135,11 @@ func TestInvalidReplies(t *testing.T) {
 			change(1, lua.Granted, 0, 130), change(1, lua.Granted, -7, 130), change(1, lua.Held, 0, 130), change(1, lua.Left, 0, 0), change(1, 77, 0, 0),
 		},
 		"renew": {
-			{lua.Granted}, {lua.Granted, 0}, {lua.Granted, -7}, {lua.Granted, 7, 1}, {lua.Refused, 0}, {lua.Waiting}, {lua.Held, 7}, {-1},
+			{lua.Granted}, {lua.Granted, 0}, {lua.Granted, -7}, {lua.Granted, 7, 0}, {lua.Granted, 7, 1, 1}, {lua.Refused, 0}, {lua.Waiting}, {lua.Held, 7}, {-1},
 		},
 		"fast renew":       {{lua.Granted, 7}, {lua.Held}},
-		"release":          {{lua.Granted + 64}, {lua.Granted, 0}, {lua.Waiting}},
+		"release":          {{lua.Granted + 64}, {lua.Granted, 0}, {lua.Waiting}, {lua.Held}},
+		"downgrade":        {{lua.Granted}, {lua.Granted, 7}, {lua.Granted, 0, 0}, {lua.Granted, 7, 2}, {lua.Refused, 0}, {lua.Waiting}},
 		"fast release":     {{lua.Granted + 16}, {lua.Left + 32}},
 		"limit":            {{lua.Granted, 1, 2, 3, -4, 0, 0}, {lua.Granted, 1, 2, 3, 4, 0}, {lua.Tombstoned}},
 		"raise_fence to 7": {{lua.Granted, 6}, {lua.Unknown}, {lua.Waiting, 7}},
@@ -252,6 +256,8 @@ func possible(what string, reply any) bool {
 		return (x.Code == lua.Granted) == (x.Fence > 0) && q.Remaining >= 0 && q.Remaining <= q.Limit && q.ResetAfter >= 0
 	case RenewReply:
 		return x.Held == (x.Fence > 0) || what == "fast renew" && x.Fence == 0
+	case DowngradeReply:
+		return x.Held == (x.Fence > 0)
 	case LimitReply:
 		return min(x.Held, x.AtOnce, x.Spent, x.Window) >= 0
 	case RaiseFenceReply:
@@ -261,8 +267,8 @@ func possible(what string, reply any) bool {
 }
 
 func TestParseInspectReply(t *testing.T) {
-	holders, total, err := ParseHolders([]any{int64(2), int64(9), "a", int64(7), int64(50), int64(60), "b", int64(8), int64(-1), int64(70)})
-	if want := []Holder{{"a", 7, 50, 60}, {"b", 8, -1, 70}}; err != nil || total != 9 || !slices.Equal(holders, want) {
+	holders, total, err := ParseHolders([]any{int64(2), int64(9), "a", int64(7), int64(50), int64(60), int64(0), "b", int64(8), int64(-1), int64(70), int64(1)})
+	if want := []Holder{{"a", 7, 50, 60, false}, {"b", 8, -1, 70, true}}; err != nil || total != 9 || !slices.Equal(holders, want) {
 		t.Errorf("%v, %d, %v", holders, total, err)
 	}
 	waiters, err := ParseWaiters([]any{int64(2), "a", int64(7), int64(50), int64(60), "b", int64(9), int64(1), int64(-1)}, 6)
@@ -286,8 +292,10 @@ func TestParseInspectReply(t *testing.T) {
 		{int64(0), int64(-1)},
 		{int64(0), "1"},
 		{int64(1), int64(1), "a", int64(7), int64(50)},
-		{int64(1), int64(1), "a", int64(7), int64(50), "60"},
-		{int64(1), int64(1), int64(7), int64(7), int64(50), int64(60)},
+		{int64(1), int64(1), "a", int64(7), int64(50), int64(60)},
+		{int64(1), int64(1), "a", int64(7), int64(50), "60", int64(0)},
+		{int64(1), int64(1), "a", int64(7), int64(50), int64(60), int64(2)},
+		{int64(1), int64(1), int64(7), int64(7), int64(50), int64(60), int64(0)},
 	} {
 		_, _, err := ParseHolders(v)
 		checkReplyError(t, err, true)

@@ -11,8 +11,7 @@ import (
 const (
 	FlagRead       = "r" // rwlock
 	FlagWrite      = "w" // rwlock; the number is the longest streak of writers
-	FlagUpgrade    = "u" // rwlock: of a read lease to a write lease; the number counts the upgrades that the keeper has begun
-	FlagDowngrade  = "d" // rwlock: of a write lease to a read lease
+	FlagUpgrade    = "u" // rwlock: of a lease that reads; the number counts the upgrades that the keeper has begun
 	FlagHeld       = "h" // semaphore: permits that are held until the lease ends; the number is their count
 	FlagByClock    = "c" // semaphore: permits that return by the clock; the number is their count
 	FlagLeastFence = "f" // redlock: the number is the least fence of the lease

@@ -185,7 +185,7 @@ func TestParsersTakeLinearTime(t *testing.T) {
 		"a keeper's id": func(s string) { _ = IsKeeperID(s) },
 		"a holder": func(s string) {
 			_ = IsRecord(s)
-			_, _, _ = ParseHolders([]any{int64(1), int64(1), s, int64(1), int64(1), int64(1)})
+			_, _, _ = ParseHolders([]any{int64(1), int64(1), s, int64(1), int64(1), int64(1), int64(0)})
 		},
 		"an excerpt":      func(s string) { Excerpt(s) },
 		"a text to match": func(s string) { MatchGlob("*a*b*c", s) },

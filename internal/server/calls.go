@@ -70,9 +70,8 @@ func (r *Resource) SetFastAcquire(call *transport.Call, token string) {
 
 // The values of release.lua's argument cancel.
 const (
-	UsedLease           = 0 // the lease was in use
-	UnusedLease         = 1 // the caller never had the lease, so nothing was done under it
-	UnusedUnlessGranted = 2 // as UnusedLease, but a lease that replaced the origin is not released; the reply is Held
+	UsedLease   = 0 // the lease was in use
+	UnusedLease = 1 // the caller never had the lease, so nothing was done under it
 )
 
 // SetRelease makes the call a release. If tombstone is not 0, the token is not granted for that many ms. yield is for how long the release of a
@@ -112,6 +111,14 @@ func (r *Resource) SetCompletion(call *transport.Call, token string, recordTTL i
 	r.SetCall(call, r.scripts.Complete, 2)
 	call.Scalar, call.Urgent = true, true
 	call.Args = protocol.CompleteArgs(call.Args, token, recordTTL)
+}
+
+// SetDowngrade makes the call the downgrade of a lease with that fence. upgrade is the token of the request by which it writes, if a copy of
+// that may still be under way.
+func (r *Resource) SetDowngrade(call *transport.Call, token string, fence uint64, upgrade string) {
+	r.SetCall(call, r.scripts.Downgrade, 5)
+	call.Urgent = true
+	call.Args = protocol.DowngradeArgs(call.Args, token, int64(fence), r.args.metadataTTL, upgrade, Millis(TombstoneTTL))
 }
 
 // RenewCall prepares a renewal. With metadata it also extends those, and returns the fence. Without, it takes one key, so that it works while a

@@ -15,7 +15,7 @@ import (
 // shared lease. It is safe for concurrent use.
 type Lease struct {
 	shared      *shared
-	observation *keeper.Observation // the call, for the observer
+	observation atomic.Pointer[keeper.Observation] // the call, for the observer; nil: its end was reported
 	state       atomic.Uint32
 	lifecycle   atomic.Pointer[lifecycle.Lifecycle] // nil until somebody wants to know when the lease ends; most callers do not
 }
@@ -28,7 +28,11 @@ const (
 )
 
 // newLease returns the lease of a caller who is inside.
-func (s *shared) newLease(o *keeper.Observation) *Lease { return &Lease{shared: s, observation: o} }
+func (s *shared) newLease(o *keeper.Observation) *Lease {
+	h := &Lease{shared: s}
+	h.observation.Store(o)
+	return h
+}
 
 // Name returns what is locked.
 func (h *Lease) Name() string { return h.shared.lock.Name() }
@@ -63,7 +67,7 @@ func (h *Lease) IsFirst() bool { return h.shared.first == h }
 // CheckLeak reports the lease if its caller has not released it.
 func (h *Lease) CheckLeak() {
 	if l := h.shared.lease; h.state.Load() == held && l.Snapshot().Active() {
-		h.shared.lock.ReportLeak(h.observation, h.Token(), h.Fence(), time.Since(l.Since()))
+		h.shared.lock.ReportLeak(h.observation.Load(), h.Token(), h.Fence(), time.Since(l.Since()))
 	}
 }
 
@@ -131,10 +135,23 @@ func (h *Lease) end(lost error) bool {
 	if lc := h.lifecycle.Load(); lc != nil {
 		lc.End(h.Err())()
 	}
-	if h.observation != nil && (lost == nil || errors.Is(lost, server.ErrReleased)) {
-		ev := h.shared.lock.Event(keeper.Released, h.observation)
-		ev.Token, ev.Fence, ev.Local = h.shared.lease.Granted(), h.Fence(), true
-		h.observation.OfLease(ev)
+	if lost == nil || errors.Is(lost, server.ErrReleased) {
+		h.observedBy(nil, h.Fence())
 	}
 	return true
+}
+
+// observedBy makes o the call that has the lease from now on, nil for none, and reports that the one before does not have it any more. Its fence
+// was that.
+func (h *Lease) observedBy(o *keeper.Observation, fence uint64) {
+	former := h.observation.Swap(o)
+	if former == nil {
+		if o != nil { // the lease was released meanwhile
+			h.observedBy(nil, h.Fence())
+		}
+		return
+	}
+	ev := h.shared.lock.Event(keeper.Released, former)
+	ev.Token, ev.Fence, ev.Local = h.Token(), fence, true
+	former.OfLease(ev)
 }

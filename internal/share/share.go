@@ -8,6 +8,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/keeper"
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
@@ -53,7 +54,7 @@ func (l *Sharing) Acquire(ctx context.Context, permits int, wait bool) (*Lease, 
 		if s := n.enter(permits); s != nil {
 			o := l.lock.NewObservation(ctx, l.flags)
 			o.Starts()
-			o.Ends(s.lease.Granted(), s.lease.Fence(), true, nil)
+			o.Ends(s.lease.Token(), s.lease.Fence(), true, nil)
 			return s.newLease(o), nil
 		}
 	}
@@ -69,7 +70,7 @@ func (l *Sharing) Acquire(ctx context.Context, permits int, wait bool) (*Lease, 
 		o.Ends("", 0, false, err)
 		return nil, err
 	}
-	o.Ends(s.lease.Granted(), s.lease.Fence(), local, nil)
+	o.Ends(s.lease.Token(), s.lease.Fence(), local, nil)
 	if !local {
 		return s.first, nil
 	}
@@ -193,37 +194,50 @@ func (l *Sharing) Exclude(ctx context.Context, answered bool) (resume func()) {
 	}
 }
 
-// Convert is that of keeper.Lock for a lease that may be shared. It ends the sharing and waits until the caller is the only one inside. If
+// Upgrade is that of keeper.Lock for a lease that may be shared. It ends the sharing and waits until the caller is the only one inside. If
 // another caller inside waits for the same, it returns ErrConflict at once.
-func Convert(ctx context.Context, l *keeper.Lock, from *Lease, t keeper.Terms) (*keeper.Lease, error) {
-	s, n := from.shared, from.shared.of
+func Upgrade(ctx context.Context, l *keeper.Lock, h *Lease) error {
+	s, n := h.shared, h.shared.of
 	if !s.lock.Same(l.AtServer()) {
-		return nil, l.Invalid("the lease is of %s %q, of another keeper or another lock; pass a lease of this lock", l.Kind(), from.Name())
+		return l.Invalid("the lease is of %s %q, of another keeper or another lock; pass a lease of this lock", l.Kind(), h.Name())
 	}
-	t.Observation = l.NewObservation(ctx, t.Flags)
-	t.Observation.Starts()
-	if err := from.beginUpgrade(); err != nil {
-		t.Observation.Ends("", 0, false, err)
-		return nil, l.Fail(err)
+	o := l.NewObservation(ctx, protocol.FlagUpgrade)
+	o.Starts()
+	if err := h.beginUpgrade(); err != nil {
+		o.Ends("", 0, false, err)
+		return l.Fail(err)
 	}
-	defer from.endUpgrade()
+	defer h.endUpgrade()
 	x := &exclusion{of: n}
 	x.begin()
 	defer x.end()
 	stop := l.WatchWait(nil)
-	err := from.awaitAlone(ctx, l)
+	err := h.awaitAlone(ctx, l)
 	stop()
 	if err != nil {
-		t.Observation.Ends("", 0, false, err)
-		return nil, err
+		o.Ends("", 0, false, err)
+		return err
 	}
-	h, err := l.Convert(ctx, s.lease, t)
-	if err == nil && from.end(nil) {
-		s.Leave()
-		s.over()
-		s.CleanedUp()
+	fence := h.Fence()
+	if err = l.Upgrade(ctx, s.lease, o); err == nil {
+		h.observedBy(o, fence)
 	}
-	return h, err
+	return err
+}
+
+// Downgrade is that of keeper.Lock for a lease that was shared before it was upgraded.
+func Downgrade(ctx context.Context, l *keeper.Lock, h *Lease) error {
+	if err := h.Err(); err != nil {
+		return l.Fail(err)
+	}
+	o := l.NewObservation(ctx, protocol.FlagRead)
+	o.Starts()
+	fence := h.Fence()
+	err := l.Downgrade(ctx, h.shared.lease, o)
+	if err == nil {
+		h.observedBy(o, fence)
+	}
+	return err
 }
 
 // beginUpgrade makes the lease the only one of those inside that is to be converted.

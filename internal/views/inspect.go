@@ -14,6 +14,7 @@ type Holder struct {
 	Owner     string // the label of its keeper, or ""
 	Fence     uint64
 	ExpiresIn time.Duration
+	Converted bool // it does not do what its token says: it reads, or writes
 
 	Unconfirmed bool // see lockkeeper.Holder; only in an Inspection
 }
@@ -87,7 +88,7 @@ func holders(ctx context.Context, l *server.Resource, subject int, last protocol
 }
 
 func newHolder(h protocol.Holder) Holder {
-	return Holder{Token: h.Token, Fence: uint64(max(h.Fence, 0)), ExpiresIn: server.Duration(h.ExpiresIn)}
+	return Holder{Token: h.Token, Fence: uint64(max(h.Fence, 0)), ExpiresIn: server.Duration(h.ExpiresIn), Converted: h.Converted}
 }
 
 func labelHolders(ctx context.Context, l *server.Resource, list []Holder) {

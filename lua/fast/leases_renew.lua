@@ -2,7 +2,7 @@
 -- KEYS[1] lock     zset: the leases, see lib/constants. It is the only key, so that leases are renewed while a cluster moves the slot
 -- ARGV[1] token    of the lease
 -- ARGV[2] ttl      ms from now to the lease's new end; never sooner than its present one, because this may be a late copy
--- returns GRANTED | REFUSED
+-- returns GRANTED, to which RENEW_CONVERTED is added if the lease was converted | REFUSED
 -- writes KEYS[1]; work O(log n)
 -- include: lib/constants
 local call = redis.call
@@ -15,6 +15,6 @@ if at <= now or at > tonumber(ENDLESS) then return REFUSED end
 if at < now + ttl then
   -- The expiry is written first: a script that has written may continue when memory is full.
   if call('PEXPIRE', lock, ttl, 'GT') == 0 then call('PEXPIRE', lock, ttl, 'NX') end
-  call('ZADD', lock, now + ttl, token)
+  call('ZADD', lock, now + ttl - at % 1, token)
 end
-return GRANTED
+return at % 1 > 0 and GRANTED + RENEW_CONVERTED or GRANTED

@@ -25,10 +25,9 @@ if keys > 0 then
   -- If one of the keys exists, and it is the lock's, nobody waits. The lease that ends first says who holds it; if it has
   -- expired, it is to be swept.
   local first = keys == 1 and call('ZRANGE', lock, '1', ENDLESS, 'BYSCORE', 'LIMIT', '0', '1', 'WITHSCORES') or {}
-  local holder, left = first[1], first[2] and first[2] - now or 0
+  local holder, left = first[1], first[2] and math.ceil(first[2] - now) or 0
   if left <= 0 then return UNDECIDED end
-  local held_for = string.match(holder, FLAG, FLAG_FROM)
-  local read = held_for == 'r' or held_for == 'd'
+  local read = (string.match(holder, FLAG, FLAG_FROM) == 'r') ~= (first[2] % 1 > 0)
   if not read and holder ~= token then
     local _, _, asked = string.match(holder, TOKEN, TOKEN_FROM)
     if left - (asked or left) > 0 then return UNDECIDED end

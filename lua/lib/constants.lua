@@ -7,6 +7,8 @@ local REFUSED, GRANTED, WAITING, TOMBSTONED, UNKNOWN, LEFT, HELD, CONFLICT, ABOV
 local UNDECIDED = 0
 -- What is added to the code of a release: there is more to admit; the queue is empty.
 local RELEASE_MORE, RELEASE_QUEUE_EMPTY = 16, 32
+-- What is added to the code of a renewal by a fast script: the lease was converted.
+local RENEW_CONVERTED = 16
 -- The sum of these is the last number of some replies: there is more to admit; the limits are others from now on.
 local NOTE_MORE, NOTE_LIMITS = 1, 2
 -- The sum of these is the mode of a heartbeat: the tokens are queued again; the keeper does not count on its subscription.
@@ -29,7 +31,7 @@ local LEAST_FENCE = 9e14
 --   note       of the caller, for people, in base64; scripts do not read it. Without one the ~ is left out
 --   ttl        ms of the lease
 --   claim_ttl  ms of an unconfirmed lease: one granted to a waiter, by a message or in the reply to a heartbeat
---   flags      lower-case letters of the policy: r w u d k of rwlock, k of mutex, h c k b of semaphore, f of redlock
+--   flags      lower-case letters of the policy: r w u k of rwlock, k of mutex, h c k b of semaphore, f of redlock
 --   number     of the policy: the permits of a semaphore, the maximum writer streak of a rwlock's w, the count of a rwlock's u, the
 --              least fence of a redlock's f; else empty
 -- string.match(token, TOKEN, TOKEN_FROM) gives these six as strings, or nil for a token of another library. Whoever may write a key can
@@ -63,7 +65,9 @@ local RETRIES = 3
 --   token   the server's ms at which the lease ends     1 .. ENDLESS
 --   #token  its fence                                   ENDLESS .. BEYOND
 --   +token  BEYOND + the ms that it was extended to, if those are more than its token says
--- A lease whose end has passed is none, whether it has been swept or not.
+-- A lease whose end has passed is none, whether it has been swept or not. It ends at a whole ms, less CONVERTED if it was converted: of
+-- rwlock, it reads though its token says that it writes, or the other way round.
+local CONVERTED = 0.5
 local ENDLESS, BEYOND = '900000000000000', 8000000000000000
 
 -- Permits: beside the leases, members whose scores no lease has, and which are less than those.

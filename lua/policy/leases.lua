@@ -1,6 +1,6 @@
 -- leases: a set of leases that are held at the same time, in a zset; how they are encoded says lib/constants. It is no primitive: rwlock
 -- and semaphore extend it.
--- In run: longest, the ms from now for which the lock's key is kept already; nil: unknown.
+-- In run: longest, the ms from now for which the lock's key is kept already; nil: unknown. converted, 1 if the lease that was renewed is.
 
 local function place(ticket)
   return ticket, true
@@ -36,7 +36,7 @@ end
 -- prolong makes a lease that ends at this ms last for ttl from now at least, and returns its fence.
 local function prolong(run, token, ttl, at)
   if at < now + ttl then
-    call('ZADD', lock, now + ttl, token)
+    call('ZADD', lock, now + ttl - at % 1, token)
     keep_lock(run, ttl)
   end
   return lease_fence(token)
@@ -50,9 +50,9 @@ local function cut(run, token, at)
   if not ttl or at - now <= ttl then return at end
   ttl = math.max(ttl, (tonumber(call('ZSCORE', lock, '+' .. token)) or 0) - BEYOND)
   if at - now <= ttl then return at end
-  call('ZADD', lock, now + ttl, token)
+  call('ZADD', lock, now + ttl - at % 1, token)
   run.head_stale = true
-  return now + ttl
+  return now + ttl - at % 1
 end
 
 local function lease_in_set(run, token)
@@ -71,8 +71,9 @@ local function renew_lease(run, token, ttl)
   if at and at < now + ttl then
     -- The expiry is written first: a script that has written may continue when memory is full.
     keep_lock(run, ttl)
-    call('ZADD', lock, now + ttl, token)
+    call('ZADD', lock, now + ttl - at % 1, token)
   end
+  run.converted = at and at % 1 > 0 and 1 or nil
   return at ~= nil
 end
 
@@ -113,7 +114,8 @@ local function held_leases(after, token, count)
   for i = 1, #list, 2 do fences[#fences + 1] = '#' .. list[i] end
   if #list > 0 then fences = call('ZMSCORE', lock, unpack(fences)) end
   for i = 1, #list, 2 do
-    all[#all + 1] = {list[i], tonumber(fences[(i + 1) / 2] or nil) or 0, list[i + 1] - now, tonumber(list[i + 1])}
+    all[#all + 1] = {list[i], tonumber(fences[(i + 1) / 2] or nil) or 0, math.ceil(list[i + 1] - now), math.ceil(list[i + 1]),
+      list[i + 1] % 1 > 0 and 1 or 0}
   end
   return all, call('ZCOUNT', lock, '(' .. now, ENDLESS)
 end

@@ -1,13 +1,14 @@
 -- rwlock: many may hold the lock for reading, or one for writing. The first letter of a token's flags is its purpose:
 --   r  to read
 --   w  to write; its number is the maximum writer streak, 0: unlimited
---   u  an upgrade: to write, in place of the token's own read lease; its number counts the upgrades that its keeper has begun
---   d  a downgrade: to read, in place of the token's own write lease
--- r and d are read leases; w, u and those of other libraries, which have no purpose, are write leases. In the queue an upgrade is before
--- all writers, and writers before all readers, each in order of arrival; see place. Fields of the meta hash:
+--   u  an upgrade: that a lease which reads writes from its grant on. It has no lease of its own; its number counts the upgrades that its
+--      keeper has begun
+-- Leases with an r read; those with a w, and those of other libraries, which have no purpose, write; a converted one does the other, see
+-- lib/constants. In the queue an upgrade is before all writers, and writers before all readers, each in order of arrival; see place.
+-- Fields of the meta hash:
 --   streak   the writers in a row that have passed waiting readers
 --   pass     the place up to which readers go before the next writer
---   upgrade  the tokens of the waiting upgrade and of its read lease
+--   upgrade  the tokens of the upgrade that was asked for last and of its lease
 -- In run, valid if state_known is true:
 --   writer_holds, readers_hold  whether the lock is held for writing, or for reading
 --   holder, holder_until        one of the leases, or nil, and when it ends
@@ -49,17 +50,25 @@ local function put(run, token, ms, fence, fresh)
   keep_lock(run, ms, fresh)
 end
 
--- replace writes a lease that replaces another, origin, which ends. It lasts for ms, and at least for what the other had left: a holder
--- that has not learned of the new lease yet relies on the old one.
-local function replace(run, origin, token, ms, fence, fresh)
-  local _, _, origin_ttl = string.match(origin, TOKEN, TOKEN_FROM)
-  local _, _, ttl = string.match(token, TOKEN, TOKEN_FROM)
-  local left = (ends_at(origin) or now) - now
-  local extended = (tonumber(call('ZSCORE', lock, '+' .. origin)) or 0) - BEYOND
-  ms = math.max(tonumber(ms), math.min(left, math.max(tonumber(origin_ttl or 0), extended)))
-  remove(run, origin)
-  if ms > tonumber(ttl) then call('ZADD', lock, BEYOND + ms, '+' .. token) end
-  put(run, token, ms, fence, fresh)
+-- writes says whether a lease that ends at this score is for writing.
+local function writes(token, score)
+  return (purpose_of(token) ~= 'r') ~= (score % 1 > 0)
+end
+
+-- mark makes a lease that ends at this score write, or read. It lasts as long as before.
+local function mark(run, token, score, to_write)
+  call('ZREM', lock, '') -- which a full memory does not refuse: a script that has written may continue
+  local converted = (purpose_of(token) ~= 'r') ~= to_write
+  call('ZADD', lock, math.ceil(score) - (converted and CONVERTED or 0), token)
+  run.state_known = false
+end
+
+-- convert is mark with a new fence, which it returns.
+local function convert(run, token, score, to_write)
+  local fence = next_fence(run)
+  mark(run, token, score, to_write)
+  call('ZADD', lock, fence_text(fence), '#' .. token)
+  return fence
 end
 
 -- read_state reads who holds the lock. If there are expired leases, it sweeps up to a hundred of them.
@@ -71,71 +80,74 @@ local function read_state(run)
     list = call('ZRANGE', lock, '(' .. now, ENDLESS, 'BYSCORE', 'LIMIT', '0', '2', 'WITHSCORES')
   end
   run.state_known, run.holder, run.sole, run.holder_until = true, list[1], #list == 2, tonumber(list[2])
-  local purpose = run.holder and purpose_of(run.holder)
-  run.readers_hold = run.holder ~= nil and (purpose == 'r' or purpose == 'd')
-  run.writer_holds = run.holder ~= nil and not run.readers_hold
+  run.writer_holds = run.holder ~= nil and writes(run.holder, list[2])
+  run.readers_hold = run.holder ~= nil and not run.writer_holds
 end
 
--- waiting_upgrade is the token of the upgrade that waits, or was the last to wait, and that of its read lease; nil if the read lease
--- has ended.
-local function waiting_upgrade()
+-- last_upgrade is the token of the upgrade that was asked for last, that of its lease, and when that ends; nil if it has ended.
+local function last_upgrade()
   local token, origin = string.match(call('HGET', meta, 'upgrade') or '', '^(%S+) (%S+)$')
-  if token and ends_at(origin) then return token, origin end
+  local at = token and ends_at(origin)
+  if at then return token, origin, at end
 end
 
--- An upgrade does not wait for the lease that it replaces.
+-- upgraded is the lease that writes since this upgrade was granted, and when it ends; nil if there is none.
+local function upgraded(token)
+  local last, origin, at = last_upgrade()
+  if last == token and writes(origin, at) then return origin, at end
+end
+
+-- An upgrade does not wait for its own lease.
 local function frees_in(run)
   -- What has cut a lease meanwhile has set head_stale.
-  if run.state_known and run.writer_holds and run.holder_until and not run.head_stale then return run.holder_until - now end
+  if run.state_known and run.writer_holds and run.holder_until and not run.head_stale then return math.ceil(run.holder_until - now) end
   local last = call('ZRANGE', lock, ENDLESS, '(' .. now, 'BYSCORE', 'REV', 'LIMIT', '0', '2', 'WITHSCORES')
-  if last[3] and last[1] == select(2, waiting_upgrade()) then return last[4] - now end
-  return last[2] and last[2] - now or 0
+  if last[3] and last[1] == select(2, last_upgrade()) then return math.ceil(last[4] - now) end
+  return last[2] and math.ceil(last[2] - now) or 0
 end
 
 -- It is so if a writer holds the lock. The lease that ends first says so; if it has expired, it is to be swept.
 local function blocked_for(_, token)
   local purpose = purpose_of(token)
   local first = call('ZRANGE', lock, '1', ENDLESS, 'BYSCORE', 'LIMIT', '0', '1', 'WITHSCORES')
-  local holder, left = first[1], first[2] and first[2] - now or 0
+  local holder, left = first[1], first[2] and math.ceil(first[2] - now) or 0
   if left <= 0 or holder == token or purpose ~= 'r' and purpose ~= 'w' then return nil end
-  local held_for = purpose_of(holder)
-  return held_for ~= 'r' and held_for ~= 'd' and left or nil
+  return writes(holder, first[2]) and left or nil
 end
 
--- convert is ask for an upgrade or a downgrade of the lease origin. Each of two upgrades would wait for the other's read lease. Of two
--- attempts to upgrade the same lease the later one counts: the other is being cancelled.
-local function convert(run, token, ttl, origin, max_wait)
-  local purpose, origin_purpose = purpose_of(token), purpose_of(origin)
-  if not ends_at(origin) or purpose == 'd' and (origin_purpose == 'r' or origin_purpose == 'd') then return REFUSED end
-  if purpose == 'd' or run.sole then
-    local fence = next_fence(run)
-    run.state_known = false
-    replace(run, origin, token, ttl, fence)
-    -- A copy of its request may have queued it.
-    if purpose == 'u' then call('ZREM', queue, token, '+' .. token) end
-    return GRANTED, fence, true
+-- ask_upgrade is ask for an upgrade of the lease origin. Each of two upgrades would wait for the other's lease. Of two attempts to upgrade
+-- the same lease, the later one counts: the other was given up. If its release comes now, it must not find that it was the last.
+local function ask_upgrade(run, token, origin)
+  local at = ends_at(origin)
+  if not at then return REFUSED end
+  local other, origin_of_other = last_upgrade()
+  if other == token and writes(origin, at) then return GRANTED, lease_fence(origin) end
+  if other and other ~= token then
+    local conflict
+    if origin_of_other == origin then
+      local keeper, _, _, _, _, number = string.match(token, TOKEN, TOKEN_FROM)
+      local keeper_of_other, _, _, _, _, later = string.match(other, TOKEN, TOKEN_FROM)
+      conflict = keeper == keeper_of_other and (tonumber(later) or 0) > (tonumber(number) or 0)
+    else
+      local lapse = call('ZSCORE', queue, '+' .. other)
+      conflict = lapse and (lapse - HEARTBEATS) % UNSUBSCRIBED > now
+    end
+    if conflict then return CONFLICT end
+    call('ZREM', queue, other, '+' .. other)
   end
-  local other, origin_of_other = waiting_upgrade()
-  local lapse = other and call('ZSCORE', queue, '+' .. other)
-  if lapse and (lapse - HEARTBEATS) % UNSUBSCRIBED > now then
-    local later = tonumber(string.match(other, '%d*$')) or 0
-    if origin_of_other ~= origin or later > (tonumber(string.match(token, '%d*$')) or 0) then return CONFLICT end
-  end
-  if max_wait then
-    -- The other one has lapsed, or is an earlier attempt to upgrade the same lease.
-    if other and other ~= token then call('ZREM', queue, other, '+' .. other) end
-    call('HSET', meta, 'upgrade', token .. ' ' .. origin)
-  end
-  return nil
+  call('HSET', meta, 'upgrade', token .. ' ' .. origin)
+  if not run.sole then return nil end
+  call('ZREM', queue, token, '+' .. token) -- a copy of its request may have queued it
+  return GRANTED, convert(run, origin, at, true)
 end
 
-local function ask(run, token, ttl, policy_arg, max_wait)
+local function ask(run, token, ttl, policy_arg)
   read_state(run)
   local purpose = purpose_of(token)
+  if purpose == 'u' then return ask_upgrade(run, token, policy_arg) end
   -- Beside another's write lease it has none.
   local held_until = (not run.writer_holds or run.holder == token) and ends_at(token)
-  if held_until then return GRANTED, prolong(run, token, ttl, held_until), purpose == 'd' end
-  if purpose == 'd' or purpose == 'u' then return convert(run, token, ttl, policy_arg, max_wait) end
+  if held_until then return GRANTED, prolong(run, token, ttl, held_until) end
   if (not run.holder or run.readers_hold and purpose == 'r') and call('EXISTS', queue) == 0 then
     local fence = next_fence(run)
     put(run, token, ttl, fence, not run.holder)
@@ -149,9 +161,15 @@ local function end_lease(run, token, cancel)
     run.type_error = score
     return REFUSED
   end
+  if purpose_of(token) == 'u' then
+    -- The lease that it has made write reads again, but only for its own keeper, whose caller knows: not by break.
+    local origin, ends = nil, nil
+    if cancel == '1' then origin, ends = upgraded(token) end
+    if origin then mark(run, origin, ends, false) end
+    run.head_stale = true
+    return origin and GRANTED or REFUSED
+  end
   local at = score and ends_at(token, score)
-  -- The caller has cancelled an upgrade or a downgrade. This lease is all that it has, so it is kept.
-  if at and cancel == '2' then return HELD end
   if score then remove(run, token) end
   if not at then return REFUSED end
   run.would_end = math.max(run.would_end or 0, at) -- of several tokens, the one that would have ended last
@@ -196,8 +214,8 @@ local function next_in_line(run)
   run.alone, head[2] = not head[2], nil
   local purpose = purpose_of(head[1])
   if purpose == 'r' and not run.alone then return first_waiters('99') end
-  if purpose == 'u' and waiting_upgrade() ~= head[1] then
-    -- Its read lease has ended, or another upgrade has come while this one was away.
+  if purpose == 'u' and last_upgrade() ~= head[1] then
+    -- Its lease has ended, or another upgrade has come while this one was away.
     dequeue(head)
     run.head_stale = true
     return next_in_line(run)
@@ -221,36 +239,28 @@ local function fits(run, flags)
   if purpose == 'r' then
     may = not run.writer_holds
   elseif purpose == 'u' then
-    may = run.sole and run.holder == select(2, waiting_upgrade())
+    may = run.sole and run.holder == select(2, last_upgrade())
   end
   if run.would_end and not may and now + frees_in(run) < run.would_end then run.head_stale = true end
   return may
 end
 
--- grant_upgrade writes the lease of an upgrade in place of its read lease, and returns what undo_grant needs.
-local function grant_upgrade(run, token, ms, fence)
-  local origin = select(2, waiting_upgrade())
-  local scores = call('ZMSCORE', lock, origin, '#' .. origin, '+' .. origin)
-  call('HDEL', meta, 'upgrade')
-  replace(run, origin, token, ms, fence, true)
-  return {origin = origin, at = scores[1], fence = scores[2], longer = scores[3]}
-end
-
 local function write_grant(run, token, ms, flags, number)
-  local purpose, fence, old = string.sub(flags, 1, 1), next_fence(run), {}
-  if purpose == 'w' then old = count_streak(run, token, number) end
-  run.sole = purpose == 'u' or not run.holder
-  if purpose == 'u' then
-    old = grant_upgrade(run, token, ms, fence)
-  else
-    if not run.unwritten then run.unwritten, run.unwritten_ms, run.fresh = {}, 0, run.sole end
-    local list, n = run.unwritten, #run.unwritten
-    list[n + 1], list[n + 2], list[n + 3], list[n + 4] = now + ms, token, fence_text(fence), '#' .. token
-    run.unwritten_ms = math.max(run.unwritten_ms, ms)
-  end
   run.undo_data = run.undo_data or {}
-  run.undo_data[token] = old
-  if run.sole then run.holder, run.holder_until = token, purpose ~= 'u' and now + ms or nil end
+  local purpose = string.sub(flags, 1, 1)
+  if purpose == 'u' then
+    local _, origin, at = last_upgrade()
+    run.undo_data[token] = {origin = origin}
+    return convert(run, origin, at, true)
+  end
+  local fence = next_fence(run)
+  run.undo_data[token] = purpose == 'w' and count_streak(run, token, number) or {}
+  run.sole = not run.holder
+  if not run.unwritten then run.unwritten, run.unwritten_ms, run.fresh = {}, 0, run.sole end
+  local list, n = run.unwritten, #run.unwritten
+  list[n + 1], list[n + 2], list[n + 3], list[n + 4] = now + ms, token, fence_text(fence), '#' .. token
+  run.unwritten_ms = math.max(run.unwritten_ms, ms)
+  if run.sole then run.holder, run.holder_until = token, now + ms end
   run.readers_hold = purpose == 'r'
   run.writer_holds = not run.readers_hold
   return fence
@@ -258,13 +268,13 @@ end
 
 local function undo_grant(run, token)
   local old = run.undo_data[token]
-  remove(run, token)
+  run.state_known = false
   if old.origin then
-    call('ZADD', lock, old.at, old.origin, old.fence, '#' .. old.origin)
-    if old.longer then call('ZADD', lock, old.longer, '+' .. old.origin) end
-    keep_lock(run, old.at - now)
-    call('HSET', meta, 'upgrade', token .. ' ' .. old.origin)
-  elseif old.streak then
+    mark(run, old.origin, ends_at(old.origin), false)
+    return
+  end
+  remove(run, token)
+  if old.streak then
     call('HSET', meta, 'streak', old.streak)
     if old.pass then
       call('HSET', meta, 'pass', old.pass)
@@ -272,19 +282,22 @@ local function undo_grant(run, token)
       call('HDEL', meta, 'pass')
     end
   end
-  run.state_known = false
 end
 
--- An upgrade may not wait any more when its read lease has ended, or when another has come while it was away: each would wait for
--- the other's read lease.
+-- An upgrade may not wait any more when its lease has ended, or when another has come while it was away: each would wait for the
+-- other's lease.
 local function ineligible(_, token)
   if purpose_of(token) ~= 'u' then return nil end
-  local known = waiting_upgrade()
-  if known == token then return nil end
-  return known and CONFLICT or REFUSED
+  local last = last_upgrade()
+  if last == token then return nil end
+  return last and CONFLICT or REFUSED
 end
 
-local lease_of = lease_in_set
+local function lease_of(run, token)
+  if purpose_of(token) ~= 'u' then return lease_in_set(run, token) end
+  local origin, at = upgraded(token)
+  if origin then return lease_fence(origin), at end
+end
 local maintain = cut_leases
 
 local function holders(_, after, token, count)

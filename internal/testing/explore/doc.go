@@ -1,4 +1,4 @@
-// Package explore searches small worlds exhaustively: two or three keepers with two or three requests, and a server that runs the real
+// Package explore searches small worlds exhaustively: two or three keepers with two to four requests, and a server that runs the real
 // scripts. Where package proptest draws schedules, this one visits every order of the steps that its bounds allow, and so every state that
 // can be reached. A state that breaks a promise is shown with the shortest path to it.
 //
@@ -22,7 +22,8 @@
 //
 // In each state:
 //   - No two processes rely on leases that exclude each other, and at most one caller is inside by the lease of a mutex.
-//   - Once a request is over and its cleanup was answered, the server has neither a lease nor a place of it, nor of one that was broken.
+//   - Once a request is over and its cleanup was answered, the server has neither a lease nor a place of it, nor of one that was broken,
+//     and no lease writes by it.
 //   - Who does not count on its subscription is not passed over by one behind it.
 //   - A waiter is rejected only if it was cancelled, closed or broken, or if another upgrade waits.
 //   - Nobody enters a shared lease after Linger, or while a writer of the process, or a caller for whom it has too few permits, waits.

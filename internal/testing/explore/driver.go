@@ -41,7 +41,7 @@ func (m *model) step(w *world, r int, e claim.Event) (out claim.Effects) {
 		}
 		q.ask = slot{call: m.srv.call(c), sent: w.tick}
 	}
-	if out.Deliver && !q.claim.Active() && !m.mayBeRejected(q, r) {
+	if out.Deliver && q.claim.Reason() != claim.NoReason && !m.mayBeRejected(q, r) {
 		q.rejection = q.claim.Reason()
 	}
 	if out.Queue {
@@ -71,15 +71,13 @@ func (m *model) step(w *world, r int, e claim.Event) (out claim.Effects) {
 	}
 	if out.End {
 		m.leaveLate(w, &q.extend)
+		m.leaveLate(w, &q.downgrade)
 		if q.sharing.users > 0 && q.claim.Reason() == claim.ByRelease && e.Kind != claim.Closed { // they rely on it all the same
 			q.believed = q.claim.Deadline()
 		}
 	}
 	if out.Release {
 		m.release(w, r)
-	}
-	if out.Check {
-		q.change = slot{call: m.srv.call(call{script: renew, requests: 1 << r, ttl: ttl}), sent: w.tick}
 	}
 	m.convert(w, r, &out)
 	if out.Finished {
@@ -116,9 +114,19 @@ func (m *model) mayBeRejected(q *request, r int) bool {
 	case claim.ByBreak, claim.ByTombstone:
 		return q.broken
 	case claim.ByConflict:
-		return m.origin[r] > 0
+		return m.conflicts(r)
 	}
 	return m.tries[r] || m.origin[r] > 0
+}
+
+// conflicts reports whether requests make two leases write.
+func (m *model) conflicts(r int) bool {
+	for _, o := range m.origin {
+		if o > 0 && m.origin[r] > 0 && o != m.origin[r] {
+			return true
+		}
+	}
+	return false
 }
 
 func (m *model) release(w *world, r int) {
@@ -129,13 +137,9 @@ func (m *model) release(w *world, r int) {
 		m.step(w, r, claim.Event{Kind: claim.RenewFailed, Outcome: claim.InDoubt})
 	}
 	tombstone, unused, _, _ := q.claim.Cleanup()
-	c := call{script: release, requests: 1 << r, tombstone: tombstone}
+	c := call{script: release, requests: 1 << r, tombstone: tombstone, unused: unused}
 	switch {
-	case q.claim.Converts():
-		c.cancel = 2
-	case unused:
-		c.cancel = 1
-	case tombstone:
+	case unused, tombstone:
 	case !q.claim.NeedsGeneral() && q.claim.Place() == 0: // nobody waited when it was granted
 		c.script = fastRelease
 	case !q.handedOn:
@@ -149,13 +153,14 @@ func (m *model) finish(w *world, r int, known bool) {
 	q := &w.requests[r]
 	m.leaveLate(w, &q.ask)
 	m.leaveLate(w, &q.change)
+	m.endUpgrade(w, r, known)
 	was := *q
 	*q = request{phase: over, rejection: was.rejection, broken: was.broken}
 	if !known {
 		q.phase = ended
 	}
 	if was.believed > 0 {
-		q.sharing, q.believed = was.sharing, was.believed
+		q.sharing, q.believed, q.converted = was.sharing, was.believed, was.converted
 	}
 }
 
@@ -206,11 +211,8 @@ func (m *model) answerChange(w *world, r int) {
 		}
 		a := parsed(parse(m.srv.replies[s.reply]))
 		e := claim.Event{Kind: claim.ReleaseReplied, Code: claim.Granted, Fast: a.Undecided, QueueEmpty: a.QueueEmpty}
-		switch a.Code {
-		case lua.Refused:
+		if a.Code == lua.Refused {
 			e.Code = claim.Denied
-		case lua.Held:
-			e.Code, e.OriginOver = claim.Present, !m.holdsOrigin(w, r)
 		}
 		m.step(w, r, e)
 		if a.QueueEmpty {
@@ -226,9 +228,6 @@ func (m *model) answerChange(w *world, r int) {
 	e := claim.Event{Kind: claim.Renewed, Code: claim.Denied, Sent: instant(s.sent), TTL: int64(c.ttl), Fence: a.Fence}
 	if a.Held {
 		e.Code = claim.Granted
-	}
-	if q.claim.State() == claim.Checking {
-		e.Kind = claim.Checked
 	}
 	m.step(w, r, e)
 }

@@ -36,35 +36,38 @@ var (
 )
 
 // heldPermits is permits of a semaphore.
-var heldPermits = [maxRequests]string{"h", "h", "h"}
+var heldPermits = [maxRequests]string{"h", "h", "h", "h"}
 
-// Worlds with a conversion: the second request replaces the lease of the first one, beside a third one in another process.
+// Worlds with conversions.
 var (
 	upgrades    = [maxRequests]string{"r", "u", "w"}
 	upgradesTwo = [maxRequests]string{"r", "u", "r"}
-	downgrades  = [maxRequests]string{"w", "d", "r"}
-	replaces    = [maxRequests]int{0, 1, 0}
+	downgrades  = [maxRequests]string{"w", "u", "r"}
+	attempts    = [maxRequests]string{"r", "u", "u", "r"}
+	rivals      = [maxRequests]string{"r", "u", "r", "u"}
 )
 
-func (c *config) isConversion() bool {
-	return c.flags == upgrades || c.flags == upgradesTwo || c.flags == downgrades
+// conversions says what these worlds are, which leases the requests make write, and in which keepers they are.
+var conversions = map[[maxRequests]string]struct {
+	name             string
+	origin, keeperOf [maxRequests]int
+}{
+	upgrades:    {"an upgrade beside a writer", [maxRequests]int{0, 1}, together},
+	upgradesTwo: {"an upgrade beside a reader", [maxRequests]int{0, 1}, together},
+	downgrades:  {"a write lease beside a reader", [maxRequests]int{0, 1}, together},
+	attempts:    {"two upgrades of a lease beside a reader", [maxRequests]int{0, 1, 1}, [maxRequests]int{0, 0, 0, 1}},
+	rivals:      {"upgrades of two leases", [maxRequests]int{0, 1, 0, 3}, [maxRequests]int{0, 0, 1, 1}},
 }
-
-func readersShare(a, b string) bool { return a == "w" || b == "w" }
 
 // withDefaults returns a world with two requests, in two keepers, unless it says more. A conversion is in the keeper of its lease.
 func (c config) withDefaults() config {
 	if c.requests == 0 {
 		c.requests = 2
 	}
-	switch {
-	case c.isConversion():
-		c.origin, c.keeperOf = replaces, together
-	case c.keeperOf == [maxRequests]int{}:
+	if x, found := conversions[c.flags]; found {
+		c.origin, c.keeperOf = x.origin, x.keeperOf
+	} else if c.keeperOf == [maxRequests]int{} {
 		c.keeperOf = apart
-	}
-	if c.set == lua.RWLock {
-		c.exclude = readersShare
 	}
 	return c
 }
@@ -130,15 +133,25 @@ var groups = []struct {
 		{ticks: 2, breaks: 1, faults: 1},
 		{ticks: 3, breaks: 1, slow: 1},
 	}},
-	{name: "convert", set: lua.RWLock, quick: 2, worlds: []config{
+	{name: "convert", set: lua.RWLock, quick: 3, worlds: []config{
 		{requests: 3, flags: upgrades, ticks: 1, cancels: 1},
 		{requests: 3, flags: upgradesTwo, ticks: 1, cancels: 1},
+		{flags: downgrades, ticks: 2, downgrades: 1, faults: 1, cancels: 1},
 		{flags: upgradesTwo, ticks: 2, faults: 1, cancels: 1},
-		{flags: downgrades, ticks: 2, faults: 1, cancels: 1},
 		{requests: 3, flags: upgrades, ticks: 2, cancels: 1, slow: 1},
 		{requests: 3, flags: upgradesTwo, ticks: 1, faults: 1, cancels: 1},
-		{requests: 3, flags: downgrades, ticks: 1, faults: 1, cancels: 1},
+		{requests: 3, flags: upgradesTwo, ticks: 2, faults: 1, renewals: 1},
+		{requests: 3, flags: upgradesTwo, ticks: 2, crashes: 1},
+		{requests: 3, flags: upgradesTwo, ticks: 1, closes: 1, slow: 1},
+		{requests: 3, flags: upgradesTwo, ticks: 1, breaks: 1},
+		{requests: 3, flags: upgradesTwo, unseen: [maxKeepers]bool{true, false}, ticks: 2},
 		{flags: upgradesTwo, ticks: 3, faults: 1, slow: 1, cancels: 1, renewals: 1},
+		{requests: 3, flags: downgrades, ticks: 1, downgrades: 1, faults: 1},
+		{requests: 3, flags: downgrades, ticks: 2, downgrades: 1, slow: 1},
+		{flags: downgrades, ticks: 3, downgrades: 1, faults: 1, slow: 1, cancels: 1, renewals: 1},
+		{requests: 4, flags: attempts, ticks: 1, cancels: 1},
+		{requests: 4, flags: attempts, ticks: 1, downgrades: 1, faults: 1},
+		{requests: 4, flags: rivals, ticks: 1, cancels: 1},
 	}},
 	{name: "semaphore", set: lua.Semaphore, flags: heldPermits, quick: 1, worlds: []config{
 		{permits: [maxRequests]int64{1, 2}, ticks: 2, faults: 1},
@@ -166,7 +179,7 @@ var groups = []struct {
 		{requests: 3, flags: readWrite, keeperOf: alone, lingers: readers, ticks: 2, entries: 1, slow: 1},
 		{requests: 3, flags: readWrite, keeperOf: together, lingers: readers, ticks: 2, entries: 1, cancels: 1},
 		{flags: readWrite, lingers: first, ticks: 2, entries: 1, faults: 1, crashes: 1},
-		{flags: upgradesTwo, lingers: first, ticks: 2, entries: 1, cancels: 1, slow: 1},
+		{flags: upgradesTwo, lingers: first, ticks: 2, entries: 1, downgrades: 1, cancels: 1, slow: 1},
 		{requests: 3, flags: upgradesTwo, lingers: readers, ticks: 1, entries: 1, faults: 1},
 	}},
 	// Permits of two sizes.
@@ -215,12 +228,6 @@ func searched(t *testing.T, c *config, limit int) (r result) {
 	return r
 }
 
-var flagNames = map[[maxRequests]string]string{
-	upgrades:    "an upgrade beside a writer",
-	upgradesTwo: "an upgrade beside a reader",
-	downgrades:  "a downgrade beside a reader",
-}
-
 // String names the bounds.
 func (c *config) String() string {
 	text := fmt.Sprintf("%d requests, %d ms", c.requests, int64(c.ticks)*tick)
@@ -233,8 +240,8 @@ func (c *config) String() string {
 	case [maxKeepers]bool{true, true}:
 		text += ", 2 unseen keepers"
 	}
-	if name, found := flagNames[c.flags]; found {
-		text = name + ", " + text
+	if x, found := conversions[c.flags]; found {
+		text = x.name + ", " + text
 	}
 	if c.tries == second {
 		text += ", 1 try"
@@ -250,7 +257,10 @@ func (c *config) String() string {
 	for _, x := range []struct {
 		n    int8
 		what string
-	}{{c.faults, "fault"}, {c.slow, "slow reply"}, {c.cancels, "cancel"}, {c.renewals, "renewal"}, {c.crashes, "crash"}, {c.closes, "close"}, {c.breaks, "break"}, {c.entries, "local grant"}} {
+	}{
+		{c.faults, "fault"}, {c.slow, "slow reply"}, {c.cancels, "cancel"}, {c.renewals, "renewal"}, {c.crashes, "crash"}, {c.closes, "close"},
+		{c.downgrades, "downgrade"}, {c.breaks, "break"}, {c.entries, "local grant"},
+	} {
 		if x.n > 0 {
 			text += fmt.Sprintf(", %d %s", x.n, x.what)
 		}

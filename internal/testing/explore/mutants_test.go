@@ -66,10 +66,11 @@ func TestSearchFindsDeliberateBugs(t *testing.T) {
 			new: "lapse[i] = call('ZCARD', queue) > 2 and 0 or lapse[i] - UNSUBSCRIBED end", // if another one waits behind it
 		},
 		"a renewal counts from its reply": {
-			config: config{set: lua.Mutex, ticks: 3, slow: 1, renewals: 1}, problem: twoRely,
-			file: "internal/claim/lease.go",
-			old:  "		c.prolong(r, e)\n		c.renewAt = 0\n",
-			new:  "		e.Sent = now\n		c.prolong(r, e)\n		c.renewAt = 0\n",
+			config: config{set: lua.Mutex, tries: two, ticks: 4, extends: 1, extendTo: 3000, slow: 1, renewals: 1}, problem: twoRely,
+			file:  "internal/claim/lease.go",
+			old:   "		c.prolong(r, e)\n		c.renewAt = 0\n",
+			new:   "		e.Sent = now\n		c.prolong(r, e)\n		c.renewAt = 0\n",
+			large: true,
 		},
 		"a heartbeat's grant lasts for a whole ttl": {
 			config: config{set: lua.Fair, requests: 3, ticks: 3, slow: 1}, problem: twoRely,
@@ -107,7 +108,7 @@ func TestSearchFindsDeliberateBugs(t *testing.T) {
 			new: "if owner then\ncall('DEL', lock)",
 		},
 		"a renewal restores a lease that has ended": {
-			config: config{set: lua.Mutex, ticks: 3, renewals: 1, slow: 1}, problem: twoRely,
+			config: config{set: lua.Mutex, ticks: 3, renewals: 1, slow: 1}, problem: leftBehind,
 			old: "if owner ~= ARGV[1] then",
 			new: "if owner ~= ARGV[1] and not redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) then",
 		},
@@ -173,30 +174,69 @@ func TestSearchFindsDeliberateBugs(t *testing.T) {
 			old:  "g.alone && w&inside > 0",
 			new:  "g.alone && w&inside > 1",
 		},
-		"a lease that was replaced is forgotten though a copy of its request may run": {
-			config: config{set: lua.RWLock, flags: upgradesTwo, ticks: 1, faults: 1}, problem: leftBehind,
-			file: "internal/claim/lease.go",
-			old:  "if !c.copies.needTombstone() {",
-			new:  "if true {",
+		"an upgrade is granted beside another reader": {
+			config: config{set: lua.RWLock, requests: 3, flags: upgradesTwo, ticks: 1}, problem: twoRely,
+			old: "if not run.sole then return nil end\n",
+			new: "",
 		},
-		"a conversion that was given up is released like any request": {
-			config: config{set: lua.RWLock, requests: 3, flags: upgrades, ticks: 1, cancels: 1}, problem: twoRely,
-			file: "internal/claim/claim.go",
-			old:  "func (c *Claim) Converts() bool { return c.convert }",
-			new:  "func (c *Claim) Converts() bool { return false }",
+		"an earlier attempt to upgrade is granted": {
+			config: config{set: lua.RWLock, requests: 4, flags: attempts, ticks: 1, cancels: 1}, problem: twoRely,
+			old: "(tonumber(later) or 0) > (tonumber(number) or 0)",
+			new: "false",
 		},
-		"a conversion that took place is taken for one that did not": {
+		"an earlier attempt that was given up makes the lease read": {
+			config: config{set: lua.RWLock, requests: 4, flags: attempts, ticks: 1, cancels: 1}, problem: twoRely,
+			old: "if last == token and writes(origin, at)",
+			new: "if last and writes(origin, at)",
+		},
+		"an upgrade that was given up leaves its lease writing": {
 			config: config{set: lua.RWLock, flags: upgradesTwo, ticks: 1, cancels: 1}, problem: leftBehind,
-			file: "internal/claim/lease.go",
-			old:  "			c.state, out.Check = Checking, true\n",
-			new:  "			c.done(e.Code, out)\n",
+			old: "if origin then mark(run, origin, ends, false) end",
+			new: "",
 		},
-		"a conversion that took place and has ended is not tombstoned": {
-			config: config{set: lua.RWLock, flags: upgradesTwo, ticks: 3, faults: 1, slow: 1, cancels: 1, renewals: 1}, problem: leftBehind,
+		"an upgrade that was granted and is given up is not tombstoned": {
+			config: config{set: lua.RWLock, flags: upgradesTwo, ticks: 1, faults: 1, cancels: 1}, problem: leftBehind,
+			file: "internal/claim/lease.go",
+			old:  "c.tombstone || c.copies.needTombstone()",
+			new:  "c.tombstone",
+		},
+		"a renewal makes a lease read that was upgraded": {
+			config: config{set: lua.RWLock, requests: 3, flags: upgradesTwo, ticks: 1, renewals: 1}, problem: twoRely,
+			old: "now + ttl - at % 1, token)",
+			new: "now + ttl, token)",
+		},
+		"a renewal that is answered too late prolongs the lease": {
+			config: config{set: lua.RWLock, requests: 3, flags: upgradesTwo, ticks: 2, faults: 1, renewals: 1}, problem: twoRely,
 			file:  "internal/claim/lease.go",
-			old:   "			if !c.tombstone {\n",
-			new:   "			if true {\n",
+			old:   "e.Code == Granted && now >= c.deadline: // the",
+			new:   "e.Code == Granted && now < 0: // the",
 			large: true,
+		},
+		"a break makes a lease read that was upgraded": {
+			config: config{set: lua.RWLock, requests: 3, flags: upgradesTwo, ticks: 1, breaks: 1}, problem: twoRely,
+			old: "if cancel == '1' then origin",
+			new: "if true then origin",
+		},
+		"a late downgrade is not refused": {
+			config: config{set: lua.RWLock, requests: 3, flags: downgrades, ticks: 1, downgrades: 1, faults: 1}, problem: twoRely,
+			old: "if not at or writes(token, at) and lease_fence(token) > fence then",
+			new: "if not at then",
+		},
+		"an upgrade of a lease that writes still leaves its fence": {
+			config: config{set: lua.RWLock, requests: 3, flags: downgrades, ticks: 1, downgrades: 1, faults: 1}, problem: twoRely,
+			old: "return GRANTED, convert(run, origin, at, true)",
+			new: "return GRANTED, writes(origin, at) and lease_fence(origin) or convert(run, origin, at, true)",
+		},
+		"a downgrade does not tombstone the upgrade": {
+			config: config{set: lua.RWLock, flags: upgradesTwo, ticks: 1, downgrades: 1, faults: 1}, problem: leftBehind,
+			old: "if upgrade ~= '' then write_tombstone(run, upgrade, tonumber(tombstone)) end",
+			new: "",
+		},
+		"a holder relies on writing after its downgrade was sent": {
+			config: config{set: lua.RWLock, requests: 3, flags: downgrades, ticks: 1, downgrades: 1}, problem: twoRely,
+			file: "internal/testing/explore/convert.go",
+			old:  "	q.converted = !q.converted\n	q.downgrade",
+			new:  "	q.downgrade",
 		},
 		"an Extend to less shortens the lease": {
 			config: config{set: lua.Fair, ticks: 2, extends: 1, extendTo: 1000, slow: 1}, problem: twoRely,

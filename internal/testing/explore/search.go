@@ -168,7 +168,7 @@ func (m *model) isIdle(w *world) bool {
 // are due. Otherwise it returns the steps taken. known notes a
 // world and reports whether it was noted before.
 func (m *model) isServed(w world, known func(world) bool) (path []string, ok bool) {
-	w.faults, w.slow, w.renewals, w.cancels, w.crashes, w.closes, w.extends, w.breaks = 0, 0, 0, 0, 0, 0, 0, 0
+	w.faults, w.slow, w.renewals, w.cancels, w.crashes, w.closes, w.extends, w.downgrades, w.breaks = 0, 0, 0, 0, 0, 0, 0, 0, 0
 	w.calm, w.entries, w.late = true, 0, [4]int32{}
 	begin, idle := w, 0
 	for int(w.tick-begin.tick) <= m.patience() {
@@ -220,9 +220,9 @@ func (m *model) faultless(w *world) (step, bool) {
 
 // preference has the steps of worlds without faults, in their order. The others are 0.
 var preference = [stepTick + 1][ofHeartbeat + 1]int{
-	stepAnswer:  {ofAsk: 1, ofChange: 2, ofExtend: 2, ofHeartbeat: 3},
+	stepAnswer:  {ofAsk: 1, ofChange: 2, ofExtend: 2, ofDowngrade: 2, ofHeartbeat: 3},
 	stepMessage: {4},
-	stepRun:     {ofAsk: 5, ofChange: 6, ofExtend: 6, ofHeartbeat: 7},
+	stepRun:     {ofAsk: 5, ofChange: 6, ofExtend: 6, ofDowngrade: 6, ofHeartbeat: 7},
 	stepRelease: {8}, stepGrant: {8}, stepLeave: {8}, stepLinger: {8}, stepSubscribe: {9}, stepHeartbeat: {10},
 	stepTimer: {11}, stepEnter: {12}, stepTick: {leastPreferred},
 }
@@ -232,16 +232,17 @@ const leastPreferred = 13
 // requestSteps and keeperSteps are the names of the steps that are about a request or a keeper alone.
 var (
 	requestSteps = map[stepKind]string{
-		stepBegin:   "%s begins",
-		stepCancel:  "%s is cancelled",
-		stepRelease: "%s releases",
-		stepTimer:   "the timer of %s fires",
-		stepExtend:  "%s extends its lease",
-		stepBreak:   "somebody breaks %s",
-		stepGrant:   "the caller of %s learns of its lease, and others may enter by it",
-		stepEnter:   "a caller enters by the lease of %s",
-		stepLeave:   "a caller inside by the lease of %s leaves",
-		stepLinger:  "the timer fires that ends Linger of %s",
+		stepBegin:     "%s begins",
+		stepCancel:    "%s is cancelled",
+		stepRelease:   "%s releases",
+		stepTimer:     "the timer of %s fires",
+		stepExtend:    "%s extends its lease",
+		stepDowngrade: "%s downgrades its lease",
+		stepBreak:     "somebody breaks %s",
+		stepGrant:     "the caller of %s learns of its lease, and others may enter by it",
+		stepEnter:     "a caller enters by the lease of %s",
+		stepLeave:     "a caller inside by the lease of %s leaves",
+		stepLinger:    "the timer fires that ends Linger of %s",
 	}
 	keeperSteps = map[stepKind]string{
 		stepClose:       "%s is closed",

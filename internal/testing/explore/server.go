@@ -2,6 +2,7 @@ package explore
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 
@@ -11,7 +12,7 @@ import (
 
 // A world has so many requests, in so many keepers.
 const (
-	maxRequests = 3
+	maxRequests = 4
 	maxKeepers  = 3
 )
 
@@ -41,6 +42,7 @@ const (
 	breaking
 	fastRenew
 	renew
+	downgrade
 	heartbeat
 	rejoin
 )
@@ -53,8 +55,10 @@ type call struct {
 	requests  uint8              // bits of the requests that it names
 	try       bool               // of an acquire: it does not wait
 	tombstone bool               // of a release
-	cancel    uint8              // of a release; see release.lua
+	unused    bool               // of a release: nobody had the lease
 	ttl       int16              // ms, of a renewal
+	fence     int64              // of a downgrade
+	upgrade   int8               // of a downgrade: the request that is tombstoned, counted from 1; 0: none
 	uncounted bool               // of an acquire and of heartbeats: the keeper does not count on its subscription
 	places    [maxRequests]int64 // of a rejoin
 }
@@ -63,9 +67,10 @@ func (c call) has(r int) bool { return c.requests&(1<<r) != 0 }
 
 // serverState is an immutable state of the server.
 type serverState struct {
-	data  *store
-	known uint8 // bits of the requests that have a lease or a place
-	held  int64 // ms until which somebody has a lease; 0: nobody
+	data     *store
+	known    uint8 // bits of the requests that have a lease or a place
+	upgraded uint8 // the bit of the one by which the lease of another writes
+	held     int64 // ms until which somebody has a lease; 0: nobody
 }
 
 // runKey is all that the outcome of a script depends on.
@@ -88,7 +93,7 @@ type server struct {
 	text   map[script]string
 	keysOf map[script][]string
 	tokens [maxRequests]string
-	origin [maxRequests]int // which lease a request replaces, counted from 1; 0: none
+	origin [maxRequests]int // which lease a request makes write, counted from 1; 0: none
 	keys   []string
 	in     *interpreter
 
@@ -127,8 +132,12 @@ func newServer(set *lua.Set, tokens [maxRequests]string, change func(string) str
 	}
 	for name, x := range map[script]*lua.Script{
 		fastAcquire: set.Fast.Acquire, acquire: set.Acquire, fastRelease: set.Fast.Release, handOn: set.Fast.HandOn, release: set.Release,
-		breaking: set.Break, fastRenew: set.Fast.Renew, renew: set.Renew, heartbeat: set.Heartbeat, rejoin: set.Heartbeat,
+		breaking: set.Break, fastRenew: set.Fast.Renew, renew: set.Renew, downgrade: set.Downgrade, heartbeat: set.Heartbeat,
+		rejoin: set.Heartbeat,
 	} {
+		if x == nil {
+			continue
+		}
 		s.text[name] = x.Text
 		if change != nil {
 			s.text[name] = change(x.Text)
@@ -154,18 +163,36 @@ func (s *server) state(data *store) int32 {
 				st.known |= 1 << r
 			}
 		}
+		if s.hasUpgraded(data, r) {
+			st.upgraded |= 1 << r
+		}
 	}
 	for _, token := range s.tokens {
 		switch v := data.get(s.keys[0]); {
 		case v.text == token:
 			st.held = v.expires
 		case v.member(token) >= 0:
-			st.held = max(st.held, int64(v.members[v.member(token)].score))
+			st.held = max(st.held, int64(math.Ceil(v.members[v.member(token)].score)))
 		}
 	}
 	id := int32(len(s.states))
 	s.states, s.stateIDs[text] = append(s.states, st), id
 	return id
+}
+
+// hasUpgraded reports whether the lease of another request writes by this one.
+func (s *server) hasUpgraded(data *store, r int) bool {
+	o := s.origin[r] - 1
+	if o < 0 {
+		return false
+	}
+	lock, last := data.get(s.keys[0]), data.get(s.keys[1]).hget("upgrade")
+	i := lock.member(s.tokens[o])
+	if i < 0 || last != s.tokens[r]+" "+s.tokens[o] {
+		return false
+	}
+	origin, _ := protocol.ParseToken(s.tokens[o])
+	return (origin.Flags == protocol.FlagRead) == (math.Mod(lock.members[i].score, 1) > 0)
 }
 
 func (s *server) call(c call) int32 {
@@ -222,17 +249,17 @@ func (s *server) passedOver(before, after, id int32, now int64) int {
 		}
 		return -1
 	}
-	holds := func(token string) bool {
+	holds := func(r int) bool {
 		v := s.states[after].data.get(s.keys[0])
-		return v.text == token || v.member(token) >= 0
+		return v.text == s.tokens[r] || v.member(s.tokens[r]) >= 0 || s.states[after].upgraded&(1<<r) != 0
 	}
 	for r, token := range s.tokens {
 		at, lapse := place(before, token), int64(place(before, "+"+token))-protocol.Heartbeats
-		if at < 0 || s.calls[id].has(r) || holds(token) || lapse < unsubscribed || lapse-unsubscribed <= now {
+		if at < 0 || s.calls[id].has(r) || holds(r) || lapse < unsubscribed || lapse-unsubscribed <= now {
 			continue
 		}
-		for _, other := range s.tokens {
-			if place(before, other) > at && place(after, other) < 0 && holds(other) {
+		for x, other := range s.tokens {
+			if place(before, other) > at && place(after, other) < 0 && holds(x) {
 				return r
 			}
 		}
@@ -274,17 +301,26 @@ func (s *server) arguments(c call) (keys, argv []string) {
 	case handOn:
 		args = protocol.HandOnArgs(nil, token, wakePrefix, protocol.EpochOf(metadataTTL), way)
 	case release:
-		tombstone := int64(0)
+		tombstone, unused := int64(0), 0
 		if c.tombstone {
 			tombstone = tombstoneTTL
 		}
-		args = protocol.ReleaseArgs(nil, token, int64(metadataTTL), tombstone, int(c.cancel), 0)
+		if c.unused {
+			unused = 1
+		}
+		args = protocol.ReleaseArgs(nil, token, int64(metadataTTL), tombstone, unused, 0)
 	case breaking:
 		args = protocol.BreakArgs(nil, token, int64(metadataTTL), tombstoneTTL, policyArg, protocol.BreakNotice(protocol.Breaker{By: "x", Reason: "y"}))
 	case fastRenew:
 		args = protocol.FastRenewArgs(nil, token, int64(c.ttl))
 	case renew:
 		args = protocol.RenewArgs(nil, token, int64(c.ttl), int64(metadataTTL))
+	case downgrade:
+		upgrade := ""
+		if c.upgrade > 0 {
+			upgrade = s.tokens[c.upgrade-1]
+		}
+		args = protocol.DowngradeArgs(nil, token, c.fence, int64(metadataTTL), upgrade, tombstoneTTL)
 	case heartbeat:
 		mode := 0
 		if c.uncounted {
@@ -321,7 +357,9 @@ func (c call) list() (list []int) {
 func (s *server) describe(id int32) string {
 	c := s.calls[id]
 	var b strings.Builder
-	b.WriteString([]string{"?", "fast acquire", "acquire", "fast release", "hand_on", "release", "break", "fast renew", "renew", "heartbeat", "rejoin"}[c.script])
+	b.WriteString([]string{
+		"?", "fast acquire", "acquire", "fast release", "hand_on", "release", "break", "fast renew", "renew", "downgrade", "heartbeat", "rejoin",
+	}[c.script])
 	for i, r := range c.list() {
 		if i > 0 {
 			b.WriteString(" and")
@@ -330,6 +368,9 @@ func (s *server) describe(id int32) string {
 	}
 	if c.tombstone {
 		b.WriteString(" with a tombstone")
+	}
+	if c.upgrade > 0 {
+		fmt.Fprintf(&b, " with a tombstone of %s", requestName(int(c.upgrade-1)))
 	}
 	if c.ttl > 0 {
 		fmt.Fprintf(&b, " for %d ms", c.ttl)

@@ -20,6 +20,7 @@ const (
 	stepRelease
 	stepTimer
 	stepExtend
+	stepDowngrade
 	stepBreak
 	stepClose
 	stepHeartbeat
@@ -41,6 +42,7 @@ const (
 	ofAsk callKind = iota
 	ofChange
 	ofExtend
+	ofDowngrade
 	ofHeartbeat
 )
 
@@ -60,6 +62,8 @@ func (w *world) slot(s step) *slot {
 		return &w.requests[s.at].change
 	case ofExtend:
 		return &w.requests[s.at].extend
+	case ofDowngrade:
+		return &w.requests[s.at].downgrade
 	}
 	return &w.keepers[s.at].waiters.heartbeat
 }
@@ -70,11 +74,11 @@ func (m *model) steps(w *world, visit func(step)) {
 	for r := range m.requests {
 		q, k := &w.requests[r], m.keeperOf[r]
 		if m.alive(w, r) {
-			for of := ofAsk; of <= ofExtend; of++ {
+			for of := ofAsk; of <= ofDowngrade; of++ {
 				m.calls(w, step{of: of, at: uint8(r)}, visit)
 			}
 		}
-		if w.breaks > 0 && !q.broken && m.srv.states[w.server].known&(1<<r) != 0 {
+		if w.breaks > 0 && !q.broken && m.known(w, r) {
 			try(stepBreak, r)
 		}
 		if !m.alive(w, r) {
@@ -89,11 +93,14 @@ func (m *model) steps(w *world, visit func(step)) {
 			continue
 		}
 		holds, lost := q.claim.Active(), q.claim.State() == claim.Lost
-		if w.cancels > 0 && (q.claim.Pending() || holds && !q.sharing.granted) {
+		if w.cancels > 0 && (q.claim.Pending() || holds && !q.sharing.granted || m.hasUpgraded(w, r)) {
 			try(stepCancel, r)
 		}
 		if m.timerDue(w, r) {
 			try(stepTimer, r)
+		}
+		if w.downgrades > 0 && m.mayDowngrade(w, r) {
+			try(stepDowngrade, r)
 		}
 		if m.lingers[r] {
 			m.sharingSteps(w, r, try)
@@ -103,7 +110,7 @@ func (m *model) steps(w *world, visit func(step)) {
 		if (holds && q.change.call == 0 || lost) && !(w.calm && m.converts(w, r)) {
 			try(stepRelease, r)
 		}
-		if w.extends > 0 && holds && q.extend.call == 0 && q.claim.State() != claim.Converting {
+		if w.extends > 0 && holds && q.extend.call == 0 {
 			try(stepExtend, r)
 		}
 	}
@@ -182,9 +189,6 @@ func (m *model) apply(w *world, s step) {
 	switch s.kind {
 	case stepBegin:
 		q := &w.requests[i]
-		if o := m.origin[i]; o > 0 {
-			m.step(w, o-1, claim.Event{Kind: claim.ConversionBegan})
-		}
 		q.phase, q.claim = begun, claim.New(m.mode(i), m.origin[i] > 0, false)
 		q.claim.SetSince(instant(0)) // which makes no difference without a MaxLifetime
 		if m.exclusive(w, i) {
@@ -208,6 +212,9 @@ func (m *model) apply(w *world, s step) {
 		if q := &w.requests[i]; q.claim.Active() {
 			q.extend = slot{call: m.srv.call(call{script: renew, requests: 1 << i, ttl: m.extendTo}), sent: w.tick}
 		}
+	case stepDowngrade:
+		w.downgrades--
+		m.downgrade(w, i)
 	case stepBreak:
 		w.breaks--
 		s := slot{call: m.srv.call(call{script: breaking, requests: 1 << i})}
@@ -235,6 +242,7 @@ func (m *model) apply(w *world, s step) {
 		if w.requests[i].claim.Pending() {
 			m.step(w, i, claim.Event{Kind: claim.Cancelled})
 		} else { // at the moment of the grant
+			m.giveUp(w, i)
 			m.step(w, i, claim.Event{Kind: claim.Released, Unused: true})
 		}
 	case stepRelease:
@@ -270,19 +278,22 @@ func (m *model) apply(w *world, s step) {
 
 func (m *model) fail(w *world, s step) {
 	c, r := w.slot(s), int(s.at)
-	called := m.srv.calls[c.call]
+	id := c.call
+	called := m.srv.calls[id]
 	m.leaveLate(w, c)
 	switch s.of {
 	case ofAsk:
 		m.step(w, r, claim.Event{Kind: claim.AskFailed, Outcome: claim.InDoubt, Retryable: true})
 	case ofChange:
 		kind := claim.RenewFailed
-		if !called.script.renews() || w.requests[r].claim.State() == claim.Checking {
+		if !called.script.renews() {
 			kind = claim.ReleaseFailed
 		}
 		m.step(w, r, claim.Event{Kind: kind, Outcome: claim.InDoubt, Retryable: true, Pause: ms(1)})
 	case ofExtend:
 		m.step(w, r, claim.Event{Kind: claim.Extended, TTL: int64(m.extendTo), Outcome: claim.InDoubt})
+	case ofDowngrade:
+		m.downgradeFailed(w, r, id)
 	case ofHeartbeat:
 		m.heartbeatFailed(w, int(s.at), called)
 	}
@@ -296,6 +307,8 @@ func (m *model) answer(w *world, s step) {
 		m.answerChange(w, int(s.at))
 	case ofExtend:
 		m.answerExtend(w, int(s.at))
+	case ofDowngrade:
+		m.answerDowngrade(w, int(s.at))
 	case ofHeartbeat:
 		m.answerHeartbeat(w, int(s.at))
 	}

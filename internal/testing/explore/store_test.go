@@ -43,16 +43,14 @@ func TestStoreMatchesServer(t *testing.T) {
 		c := &config{requests: maxRequests, keeperOf: together}
 		c.set = rapid.SampledFrom([]*lua.Set{lua.Mutex, lua.Fair, lua.RWLock, lua.Semaphore}).Draw(r, "primitive")
 		if c.set == lua.RWLock {
-			c.flags = rapid.SampledFrom([][maxRequests]string{readWrite, upgrades, upgradesTwo, downgrades}).Draw(r, "flags")
+			c.flags = rapid.SampledFrom([][maxRequests]string{readWrite, upgrades, upgradesTwo, downgrades, attempts, rivals}).Draw(r, "flags")
 		}
 		if c.set == lua.Semaphore {
 			c.flags = heldPermits
-			c.permits = [maxRequests]int64{1, 2, 1}
+			c.permits = [maxRequests]int64{1, 2, 1, 1}
 		}
 		srv := newServer(c.set, c.tokens(), nil)
-		if c.isConversion() {
-			srv.origin = replaces
-		}
+		srv.origin = conversions[c.flags].origin
 		data := &store{keys: map[string]*value{}}
 		listening := map[string]bool{}
 		now := int64(start)
@@ -69,8 +67,8 @@ func TestStoreMatchesServer(t *testing.T) {
 			mini.SetTime(time.UnixMilli(now))
 			k := call{
 				script:   script(rapid.IntRange(int(fastAcquire), int(rejoin)).Draw(r, "script")),
-				requests: uint8(1 << rapid.IntRange(0, 2).Draw(r, "of request")),
-				try:      rapid.Bool().Draw(r, "try"), tombstone: rapid.Bool().Draw(r, "tombstone"), cancel: uint8(rapid.IntRange(0, 2).Draw(r, "cancel")),
+				requests: uint8(1 << rapid.IntRange(0, maxRequests-1).Draw(r, "of request")),
+				try:      rapid.Bool().Draw(r, "try"), tombstone: rapid.Bool().Draw(r, "tombstone"), unused: rapid.Bool().Draw(r, "unused"),
 				ttl: rapid.SampledFrom([]int16{1000, ttl, 4000}).Draw(r, "ttl"),
 			}
 			if k.script >= heartbeat {
@@ -78,6 +76,13 @@ func TestStoreMatchesServer(t *testing.T) {
 				for q := range k.places {
 					k.places[q] = rapid.SampledFrom([]int64{0, now*1000 - 5, now * 1000}).Draw(r, "place")
 				}
+			}
+			if k.script == downgrade {
+				k.fence = rapid.SampledFrom([]int64{1, now * 1000, now*1000 + 9}).Draw(r, "fence")
+				k.upgrade = int8(rapid.IntRange(0, maxRequests).Draw(r, "upgrade"))
+			}
+			if srv.text[k.script] == "" {
+				k.script = renew
 			}
 			if k.script == fastAcquire && srv.origin[k.list()[0]] > 0 {
 				k.script = acquire

@@ -27,11 +27,13 @@ type request struct {
 	ask       slot          // acquire
 	change    slot          // renew, and then release
 	extend    slot          // the renewal of an Extend
-	rejection claim.Reason  // why a request was refused, if nobody has given it up
-	handedOn  bool          // the fast script that hands on has been sent
-	broken    bool          // somebody has ended it at the server
-	weak      bool          // its holder relies on no more than a read lease: it is being converted, or that was given up
-	queued    bool          // it is in the queue of its keeper
+	downgrade slot
+	rejection claim.Reason // why a request was refused, if nobody has given it up
+	handedOn  bool         // the fast script that hands on has been sent
+	broken    bool         // somebody has ended it at the server
+	converted bool         // its holder relies on reading though it has asked to write, or the other way round
+	upgrade   int8         // the request by which the lease writes, counted from 1; 0: none
+	queued    bool         // it is in the queue of its keeper
 	sharing   sharing
 }
 
@@ -64,23 +66,24 @@ type keeper struct {
 
 // world is a state of everything. It is compared and hashed as a value.
 type world struct {
-	server   int32
-	tick     int8
-	faults   int8 // how often each of these may still happen
-	slow     int8
-	renewals int8
-	cancels  int8
-	crashes  int8
-	closes   int8
-	extends  int8
-	breaks   int8
-	entries  int8
-	calm     bool // there are no more faults, and no bounds; see isServed
-	passed   int8 // a request that was passed over though it does not count on its subscription, counted from 1
-	keepers  [maxKeepers]keeper
-	requests [maxRequests]request
-	late     [4]int32 // calls that nobody waits for any more and that have not run, sorted; 0: none
-	messages [6]int32 // on their way, sorted; 0: none
+	server     int32
+	tick       int8
+	faults     int8 // how often each of these may still happen
+	slow       int8
+	renewals   int8
+	cancels    int8
+	crashes    int8
+	closes     int8
+	extends    int8
+	downgrades int8
+	breaks     int8
+	entries    int8
+	calm       bool // there are no more faults, and no bounds; see isServed
+	passed     int8 // a request that was passed over though it does not count on its subscription, counted from 1
+	keepers    [maxKeepers]keeper
+	requests   [maxRequests]request
+	late       [4]int32 // calls that nobody waits for any more and that have not run, sorted; 0: none
+	messages   [6]int32 // on their way, sorted; 0: none
 }
 
 type config struct {
@@ -92,22 +95,22 @@ type config struct {
 	tries    [maxRequests]bool          // requests that do not wait
 	lingers  [maxRequests]bool          // requests of a lock with Linger
 	unseen   [maxKeepers]bool           // keepers whose subscriptions are acknowledged, but kept elsewhere: the server does not count them, and no message comes
-	origin   [maxRequests]int           // which lease a request replaces, counted from 1; 0: none
+	origin   [maxRequests]int           // which lease a request makes write, counted from 1; 0: none
 	extendTo int16                      // ms
-	exclude  func(a, b string) bool     // whether requests with these flags exclude each other; nil: all do
 	change   func(script string) string // of the scripts; nil: none
 
 	// Bounds of all paths.
-	ticks    int8
-	faults   int8 // calls that are not answered, messages that are lost, subscriptions that break
-	slow     int8 // replies that do not arrive before something else happens
-	cancels  int8 // requests that are cancelled
-	renewals int8
-	crashes  int8 // processes that crash, or freeze for good
-	closes   int8 // processes that close their keeper
-	extends  int8
-	breaks   int8 // leases and requests that somebody else ends
-	entries  int8 // callers that enter by a lease that their process shares, besides the first
+	ticks      int8
+	faults     int8 // calls that are not answered, messages that are lost, subscriptions that break
+	slow       int8 // replies that do not arrive before something else happens
+	cancels    int8 // requests that are cancelled
+	renewals   int8
+	crashes    int8 // processes that crash, or freeze for good
+	closes     int8 // processes that close their keeper
+	extends    int8
+	downgrades int8
+	breaks     int8 // leases and requests that somebody else ends
+	entries    int8 // callers that enter by a lease that their process shares, besides the first
 }
 
 func (c *config) tokens() (list [maxRequests]string) {
@@ -134,7 +137,7 @@ func keeperID(k int) string { return string(rune('a'+k)) + way }
 func (c *config) initial() world {
 	w := world{
 		faults: c.faults, slow: c.slow, renewals: c.renewals, cancels: c.cancels, crashes: c.crashes, closes: c.closes, extends: c.extends,
-		breaks: c.breaks, entries: c.entries,
+		downgrades: c.downgrades, breaks: c.breaks, entries: c.entries,
 	}
 	for k := range w.keepers {
 		w.keepers[k].subscribed, w.keepers[k].since = true, instant(0)
@@ -251,16 +254,23 @@ func (m *model) stop(w *world, k int, crash bool) {
 		m.leaveLate(w, &q.ask)
 		m.leaveLate(w, &q.change)
 		m.leaveLate(w, &q.extend)
+		m.leaveLate(w, &q.downgrade)
 		if until := q.deadline(); crash || until == 0 {
 			*q = request{phase: dead, broken: q.broken}
 		} else {
-			*q = request{phase: dead, believed: until, broken: q.broken, weak: q.weak, sharing: q.sharing}
+			*q = request{phase: dead, believed: until, broken: q.broken, converted: q.converted, sharing: q.sharing}
 		}
 	}
 	*p = keeper{state: crashed}
 	if !crash {
 		p.state, p.subscribed = frozen, true
 	}
+}
+
+// known reports whether the server has a lease or a place of a request, or has a lease write by it that its holder relies on.
+func (m *model) known(w *world, r int) bool {
+	st := &m.srv.states[w.server]
+	return st.known&(1<<r) != 0 || st.upgraded&(1<<r) != 0 && m.believes(w, m.origin[r]-1)
 }
 
 func (m *model) problem(w *world) string {
@@ -274,7 +284,6 @@ func (m *model) problem(w *world) string {
 	if w.passed > 0 {
 		return fmt.Sprintf("%s is passed over", requestName(int(w.passed-1)))
 	}
-	data := &m.srv.states[w.server]
 	for r := range m.requests {
 		q := &w.requests[r]
 		switch x := &q.sharing; {
@@ -285,10 +294,10 @@ func (m *model) problem(w *world) string {
 		case isAlone(m.flags[r]) && x.users > 1:
 			return fmt.Sprintf("%d are inside by the lease of %s, which is for one", x.users, requestName(r))
 		}
-		if q.phase == over && data.known&(1<<r) != 0 {
+		if q.phase == over && m.known(w, r) {
 			return fmt.Sprintf("%s is over, and its cleanup was answered, but the server has a lease or a place of it", requestName(r))
 		}
-		if q.broken && data.known&(1<<r) != 0 {
+		if q.broken && m.known(w, r) {
 			return fmt.Sprintf("%s was broken, but the server has a lease or a place of it", requestName(r))
 		}
 		if q.rejection != claim.NoReason {
