@@ -58,49 +58,18 @@ type Claim struct {
 	mode    Mode
 	reason  Reason // why the request has failed or the lease has ended
 	copies  copies // of the calls that asked for the lease
-	tries   int8   // that have brought nothing, in a mode that bounds them
-	adopted bool   // made from a token: whether a copy of its request may run is not known
-	upgrade bool   // what it asks for is that another lease writes
-	late    bool   // a grant came when nothing was left of its lease
 	paused  bool   // the timer says when to send the request or the release again
+	general bool   // the fast script has not decided the request, or the release
 
-	// Of a request. A grant by a message counts from asked if its fence is larger than floor. asked is when the last call was sent
-	// that the server answered with "waiting", and floor is the last fence it had drawn by then. So the grant was made after
-	// that answer, and no clocks need to be compared. Before any answer, asked is when the first call was sent. clock is the
-	// server's clock in that answer, in ms; 0: there was none yet. early is the fence of a message that has overtaken it, and due is
-	// when to send a heartbeat, if a message that has overtaken it asked for one.
-	asked Instant
-	floor int64
-	clock int64
-	early int64
-	due   Instant
-	place int64 // in the server's queue; 0: it was not queued
-
-	// Of a lease.
-	fence      int64
-	since      Instant // when it was granted, or the one that it is part of
-	ttl        int64   // ms that a renewal asks for
-	longest    int64   // ms: the most that calls have asked for which the server may run last
-	deadline   Instant // until when it is believed, if nothing else comes
-	renewAt    Instant // 0: no renewal is due
-	metadataAt Instant // when a renewal last extended the metadata of the name
-	renewals   int16   // under way
-	refused    bool    // the server does not know it, and is asked why
-
-	// Of a release.
-	until     Instant // when the lease or the queue entry must have ended
-	record    Instant // until when a record lasts that replaces the lease; 0: none
-	unused    bool    // nobody had the lease, so nothing was done under it
-	explain   bool    // its holder is told why the server did not have it any more
-	tombstone bool
-	general   bool // the fast script has not decided it; also of a request
-	doubt     bool // the outcome of an attempt is unknown, so the server may have done it already
-	ended     Code // what it was answered in the end; None: nothing
+	request
+	lease
+	cleanup
 }
 
 // New returns the claim of a request that was not sent yet. doubt says that an earlier request with the token may still reach the server.
 func New(mode Mode, upgrade, doubt bool) Claim {
-	c := Claim{mode: mode, upgrade: upgrade}
+	c := Claim{mode: mode}
+	c.upgrade = upgrade
 	if doubt {
 		c.copies.atServer = inDoubt
 	}
@@ -110,7 +79,8 @@ func New(mode Mode, upgrade, doubt bool) Claim {
 // Adopt returns the claim of a lease that another process, or this one before a restart, was granted. A call sent at that time renewed it
 // for the whole ttl. If its deadline has passed, it is not used: the answer has taken too long.
 func Adopt(r *Rules, fence int64, sent, now Instant, out *Effects) Claim {
-	c := Claim{adopted: true}
+	c := Claim{}
+	c.copies.atServer = inDoubt // nothing is known of its request
 	c.hold(r, fence, leaseUntil(sent, r.TTL), now)
 	c.begin(r, Held, now, out)
 	return c
@@ -119,7 +89,9 @@ func Adopt(r *Rules, fence int64, sent, now Instant, out *Effects) Claim {
 // Clean returns the claim of a token of which nothing is known but that the server may have something of it, or a copy of a call may run
 // later. Released makes it release that, and repeat it until that time at the latest.
 func Clean(until Instant) Claim {
-	return Claim{state: Permitted, until: until, tombstone: true}
+	c := Claim{state: Permitted}
+	c.until, c.tombstone = until, true
+	return c
 }
 
 // State returns the state.
@@ -161,7 +133,7 @@ func (c Claim) Asked() Instant { return c.asked }
 func (c Claim) CameLate() bool { return c.late }
 
 // InDoubt reports whether a copy of the request may still run.
-func (c Claim) InDoubt() bool { return c.adopted || c.copies.needTombstone() }
+func (c Claim) InDoubt() bool { return c.copies.needTombstone() }
 
 // NeedsCleanup reports whether the server may have a lease or a queue entry of the token.
 func (c Claim) NeedsCleanup() bool { return c.copies.needCleanup() }

@@ -9,7 +9,7 @@
 //	claim.go    Claim, its states, and Step
 //	event.go    events, effects and reasons
 //	request.go  asking and waiting
-//	lease.go    held, unconfirmed and converting: renewal, extension, loss; then lost, releasing and checking
+//	lease.go    held and unconfirmed: renewal, extension, loss; then lost and releasing
 //	copies.go   what the server may have of a token, by the outcomes of the calls that named it
 //	time.go     deadlines, and whether a wake-up counts
 package claim

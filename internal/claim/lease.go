@@ -2,6 +2,30 @@ package claim
 
 import "time"
 
+// lease is what a claim knows of its lease.
+type lease struct {
+	fence      int64
+	since      Instant // when it was granted, or the one that it is part of
+	ttl        int64   // ms that a renewal asks for
+	longest    int64   // ms: the most that calls have asked for which the server may run last
+	deadline   Instant // until when it is believed, if nothing else comes
+	renewAt    Instant // 0: no renewal is due
+	metadataAt Instant // when a renewal last extended the metadata of the name
+	renewals   int16   // under way
+	refused    bool    // the server does not know it, and is asked why
+}
+
+// cleanup is what a claim knows of the release of what its token may have.
+type cleanup struct {
+	until     Instant // when the lease or the queue entry must have ended
+	record    Instant // until when a record lasts that replaces the lease; 0: none
+	unused    bool    // nobody had the lease, so nothing was done under it
+	explain   bool    // its holder is told why the server did not have it any more
+	tombstone bool
+	doubt     bool // the outcome of an attempt is unknown, so the server may have done it already
+	ended     Code // what it was answered in the end; None: nothing
+}
+
 // hold makes the claim hold a lease.
 func (c *Claim) hold(r *Rules, fence int64, deadline, now Instant) {
 	c.state, c.fence, c.deadline = Held, fence, deadline

@@ -2,6 +2,22 @@ package claim
 
 import "time"
 
+// request is what a claim knows of its request. A grant by a message counts from asked if its fence is larger than floor. asked is when
+// the last call was sent that the server answered with "waiting", and floor is the last fence it had drawn by then. So the grant was made
+// after that answer, and no clocks need to be compared. Before any answer, asked is when the first call was sent.
+type request struct {
+	asked Instant
+	floor int64
+	clock int64   // the server's clock in that answer, in ms; 0: there was none yet
+	early int64   // the fence of a message that has overtaken the answer; 0: none has
+	due   Instant // when to send a heartbeat, if a message that has overtaken the answer asked for one; else 0
+	place int64   // in the server's queue; 0: it was not queued
+
+	tries   int8 // that have brought nothing, in a mode that bounds them
+	late    bool // a grant came when nothing was left of its lease
+	upgrade bool // what it asks for is that another lease writes
+}
+
 // asking handles an event of a request that no reply has decided yet.
 func (c *Claim) asking(r *Rules, now Instant, e *Event, out *Effects) {
 	switch e.Kind {

@@ -7,8 +7,8 @@
 //
 // # Locks
 //
-// Mutexes are taken in this order: Lease.mu, that of the Lease's Lifecycle, those of packages lease and keeper. LeaseEvent, KeeperClosed
-// and the functions that ask and raiseFence pass on take Lease.mu, so these packages call them without any of their mutexes held.
+// Mutexes are taken in this order: Lease.mu, that of the Lease's Lifecycle, those of package keeper. LeaseEvent, KeeperClosed and the functions
+// that ask and raiseFence pass on take Lease.mu, so package keeper calls them without any of its mutexes held.
 // Nothing blocks under Lease.mu.
 package quorum
 
