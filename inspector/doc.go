@@ -12,7 +12,8 @@
 // The first page lists the names that are held or waited for; it can be searched, filtered, and sorted by any column. The page
 // of a name shows its holders with the time left of their leases, its queue with the waiters whose heartbeats have stopped, its
 // last fence and, for a semaphore or a rate limit, how much of it was used in the last minutes. Open pages are updated
-// continuously; without JavaScript they show the state at the time of the request.
+// continuously; without JavaScript they show the state at the time of the request. The first page also says what the process that has the
+// keeper does with it (Keeper.Stats), if it does anything.
 //
 // # Load on Redis
 //

@@ -35,6 +35,7 @@ type fake struct {
 	broken   []admin.BreakOptions
 	nothing  bool // a break finds nothing to end
 	oneNode  bool // of a Cluster
+	process  lockkeeper.Stats
 }
 
 func newFake() *fake {
@@ -67,7 +68,7 @@ func (f *fake) list(ctx context.Context, pattern string, limit int) (l listing, 
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.active--
-	l.oneNode = f.oneNode
+	l.oneNode, l.process = f.oneNode, f.process
 	for _, e := range f.entries {
 		if pattern != "" && !protocol.MatchGlob(pattern, e.Name) {
 			continue

@@ -164,6 +164,16 @@ func TestListSortsAndFilters(t *testing.T) {
 	serve(t, one, Options{}).get("/", 200, "a node of a Cluster, and only its locks are shown")
 }
 
+func TestListSaysWhatTheProcessDoes(t *testing.T) {
+	f := newFake()
+	idle := serve(t, f, Options{}).get("/", 200)
+	check.That(t, !strings.Contains(idle, "This process"), "%s", idle)
+	f.process = lockkeeper.Stats{Leases: 1, Requests: 1200, Waiting: 7, Channels: 3}
+	serve(t, f, Options{}).get("/", 200, "This process: 1 lease · 1,200 requests, 7 in queues</p>")
+	f.process = lockkeeper.Stats{Channels: 3, Unsubscribed: 2, Silence: 90 * time.Second}
+	serve(t, f, Options{}).get("/", 200, "0 requests, 0 in queues · 2 of 3 subscriptions not acknowledged · no answer from the server for 1 min 30 s</p>")
+}
+
 func TestLongListIsPaged(t *testing.T) {
 	f := newFake()
 	f.names(6000)

@@ -181,6 +181,9 @@ type listView struct {
 	Held  int  // of those found
 	Waits int
 
+	Process lockkeeper.Stats
+	Silence string // of the server towards this process; "" if there is none
+
 	Columns []columnView
 	Rows    []rowView
 	Pager   pager
@@ -205,7 +208,10 @@ type rowView struct {
 
 func newListView(q listQuery, s state[listing], interval time.Duration) listView {
 	found := q.selected(s.value.entries)
-	v := listView{Query: q, Seen: seenAt(s.at, s.err, interval), Total: len(s.value.entries), Found: len(found), More: s.value.more, One: s.value.oneNode}
+	v := listView{Query: q, Seen: seenAt(s.at, s.err, interval), Total: len(s.value.entries), Found: len(found), More: s.value.more, One: s.value.oneNode, Process: s.value.process}
+	if v.Process.Silence > 0 {
+		v.Silence = duration(v.Process.Silence)
+	}
 	for _, e := range found {
 		v.Waits += e.Waiters
 		if e.Holders > 0 {

@@ -25,8 +25,9 @@ type lockID struct {
 // listing is the result of a look at the list.
 type listing struct {
 	entries []admin.LockSummary
-	more    bool // there are more than entries
-	oneNode bool // they are of one node of a Cluster
+	more    bool             // there are more than entries
+	oneNode bool             // they are of one node of a Cluster
+	process lockkeeper.Stats // of the keeper that has read them
 }
 
 // keeperSource is the source of a keeper.
@@ -45,6 +46,7 @@ func (k keeperSource) list(ctx context.Context, pattern string, limit int) (list
 		}
 		l.entries = append(l.entries, e)
 	}
+	l.process = k.Stats()
 	return l, nil
 }
 

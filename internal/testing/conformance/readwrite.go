@@ -411,16 +411,6 @@ func (w *World) checkExcludes(lease *lockkeeper.Lease, readers bool) {
 	w.release(w.mustAcquire(other.TryLock))
 }
 
-func (p *Process) leases(w *World) map[string]bool {
-	w.Helper()
-	list, err := p.rw("x").Holders(w.ctx())
-	all := map[string]bool{}
-	for _, h := range list {
-		all[h.Token] = err == nil
-	}
-	return all
-}
-
 // conversionRefused checks conversions of a lease that has ended, of another lock's or keeper's, of the wrong kind, and of one that
 // is being converted, and that each call which has had the lease has one end.
 func conversionRefused(w *World) {
