@@ -186,7 +186,7 @@ var groups = []struct {
 	{name: "linger", set: lua.Semaphore, flags: heldPermits, quick: 1, worlds: []config{
 		{lingers: two, permits: [maxRequests]int64{1, 2}, ticks: 2, entries: 1, slow: 1},
 		{lingers: first, permits: [maxRequests]int64{1, 2}, ticks: 2, entries: 1, faults: 1},
-		{requests: 3, keeperOf: together, lingers: all, permits: [maxRequests]int64{1, 2, 1}, ticks: 2, entries: 1, cancels: 1},
+		{requests: 3, keeperOf: together, lingers: all, permits: [maxRequests]int64{1, 2, 1}, ticks: 1, entries: 1, cancels: 1},
 		{requests: 3, keeperOf: alone, lingers: two, permits: [maxRequests]int64{1, 2, 1}, ticks: 1, entries: 1, faults: 1},
 		{requests: 3, keeperOf: around, lingers: all, permits: [maxRequests]int64{2, 2, 1}, ticks: 2, entries: 1, crashes: 1},
 		{lingers: two, permits: [maxRequests]int64{2, 1}, ticks: 3, entries: 2, slow: 1, renewals: 1},
