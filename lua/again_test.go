@@ -27,12 +27,16 @@ func TestRepeatedAcquireWrites(t *testing.T) {
 		{lua.Redlock, "", ""},
 		{lua.RWLock, "r", ""},
 		{lua.RWLock, "w", ""},
+		{lua.RWLock, "u1", rwToken("b", 1, "r")},
 		{lua.Semaphore, "h1", three},
 		{lua.RateLimit, "c1", "0:3:60000"}, // they stay away for as long as this takes
 		{lua.RateLimit, "hc1", twoAndFour},
 	} {
 		t.Run(c.set.Kind+c.flags, func(t *testing.T) {
 			b := newBench(t, redistest.Start(t).Client(), c.set)
+			if c.flags == "u1" {
+				b.wantAcquire(lua.Granted, c.policyArg, 0)
+			}
 			ask := acquireArgs(token("a", 1)+c.flags, ttl, 0, c.policyArg, 0)
 			first := b.eval(c.set.Acquire, ask)
 			b.code(first, lua.Granted)
@@ -186,6 +190,10 @@ func readOnlyCalls(b *bench) []onReadOnly {
 			b.wantAcquire(lua.Granted, read, 0)
 		}
 		upgrade := acquireArgs(rwToken("b", 2, "u1"), ttl, 0, read, 0)
+		upgraded := func(b *bench) {
+			b.wantAcquire(lua.Granted, read, 0)
+			b.upgrade(lua.Granted, rwToken("b", 2, "u1"), read)
+		}
 		list = append(list,
 			onReadOnly{"a read behind a waiting writer", func(b *bench) {
 				isRead(b)
@@ -198,6 +206,9 @@ func readOnlyCalls(b *bench) []onReadOnly {
 			}, set.Acquire, upgrade},
 			onReadOnly{"an upgrade beside a reader", twoRead, set.Acquire, upgrade},
 			onReadOnly{"an upgrade of nothing", free, set.Acquire, upgrade},
+			onReadOnly{"an upgrade that was granted", upgraded, set.Acquire, upgrade},
+			onReadOnly{"an upgrade that was granted, given up", upgraded, set.Release, releaseArgs(rwToken("b", 2, "u1"), 0, 1)},
+			onReadOnly{"a downgrade that is late", upgraded, set.Downgrade, downgradeArgs(read, 1, "")},
 			onReadOnly{"a downgrade of nothing", free, set.Downgrade, downgradeArgs(write, 1, "")},
 			onReadOnly{"a downgrade of a read", func(b *bench) {
 				b.wantAcquire(lua.Granted, read, 0)

@@ -1,6 +1,7 @@
 package lua_test
 
 import (
+	"math"
 	"regexp"
 	"slices"
 	"strconv"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/lua"
@@ -37,6 +39,34 @@ func TestHostileValuesTakeLinearTime(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestHostileMarks: a lease can be upgraded whatever somebody has written to the field of the last upgrade. Whatever fraction its score has, it
+// counts as converted, and reads after a downgrade.
+func TestHostileMarks(t *testing.T) {
+	t.Parallel()
+	onRW(t, func(b *bench) {
+		lease := rwToken("a", 1, "r")
+		b.wantAcquire(lua.Granted, lease, 0)
+		reads := func() {
+			b.Helper()
+			b.downgrade(lua.Granted, lease, b.fence(lease), "")
+			at := b.rdb.ZScore(ctx, b.keys[0], lease).Val()
+			check.That(b, at == math.Trunc(at), "the lease ends at %f", at)
+			b.writes(false)
+		}
+		for i, text := range []string{"", " ", "x", "x y z", "x " + lease, rwToken("b", 2, "u99") + " " + lease, "x #" + lease, "x " + rwToken("b", 1, "r")} {
+			b.rdb.HSet(ctx, b.keys[1], "upgrade", text)
+			b.upgrade(lua.Granted, rwToken("a", 2+i, "u1"), lease)
+			b.writes(true)
+			reads()
+		}
+		for _, fraction := range []float64{0.25, 0.75, 0.999} {
+			b.rdb.ZIncrBy(ctx, b.keys[0], -fraction, lease)
+			b.writes(true)
+			reads()
+		}
+	})
 }
 
 // hostileValues are values of a length, of about n bytes.
@@ -113,6 +143,15 @@ func (b *hostileBench) calls(value string) []hostileCall {
 		{set.Limit, limitArgs(b.policyArg, 0, "")},
 		// Who breaks a lock names the token that is there.
 		{set.Break, protocol.BreakArgs(nil, value, int64(metadataTTL), 1000, b.policyArg, "broken::")},
+	}
+	if set.Downgrade != nil {
+		upgrade := token("x", 2) + "u1"
+		list = append(list, []hostileCall{
+			{set.Acquire, acquireArgs(upgrade, ttl, 0, value, 0)},
+			{set.Release, releaseArgs(upgrade, 1000, 1)},
+			{set.Heartbeat, append(heartbeatArgs(protocol.HeartbeatRejoin, ""), upgrade, 0)},
+			{set.Downgrade, downgradeArgs(value, 1, value)},
+		}...)
 	}
 	for subject := range 4 {
 		list = append(list, hostileCall{set.Inspect, protocol.InspectArgs(nil, subject, 0, 10, value)})

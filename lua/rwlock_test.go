@@ -1,6 +1,7 @@
 package lua_test
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -85,7 +86,8 @@ func downgradeArgs(lease string, fence int64, upgrade string) []any {
 	return protocol.DowngradeArgs(nil, lease, fence, int64(metadataTTL), upgrade, 60_000)
 }
 
-// writes expects that a lease writes, or reads: that a reader is refused, or granted a lease, which it releases.
+// writes expects that a lease writes, or reads: that a reader is refused, or granted a lease, which it releases. The fast script may leave that
+// to the general one.
 func (b *bench) writes(want bool) {
 	b.Helper()
 	code := lua.Granted
@@ -93,6 +95,8 @@ func (b *bench) writes(want bool) {
 		code = lua.Refused
 	}
 	other := rwToken("z", 1, "r")
+	fast := b.fastAcquire(other, "")
+	check.That(b, fast == 0 || (fast < 0) == want, "the fast script replies %d to a reader", fast)
 	b.wantAcquire(code, other, 0)
 	b.wantAcquire(lua.Refused, rwToken("z", 2, "w16"), 0)
 	if !want {
@@ -180,12 +184,15 @@ func TestConversions(t *testing.T) {
 		b.wantAcquire(lua.Granted, other, 0)
 		b.upgrade(lua.Waiting, first, lease)
 		b.upgrade(lua.Conflict, rwToken("b", 2, "u1"), other)
+		waits := rwToken("a", 4, "r")
+		b.wantAcquire(lua.Waiting, waits, heartbeatTTL)
 		b.code(b.release(other, 0), lua.Granted)
 		got := b.heartbeat(0, first) // the upgrade was granted by that release
 		check.That(b, len(got) == 11 && got[8] == int64(lua.Held) && got[9].(int64) > fence && got[9] == b.fence(lease), "%v, the fence was %d", got, fence)
 		fence = got[9].(int64)
 		b.held(lease)
-		b.waits()
+		b.waits(waits)
+		b.code(b.release(waits, 0), lua.Left)
 		b.writes(true)
 
 		check.That(b, b.upgrade(lua.Granted, first, lease)[0] == fence, "a repeated upgrade has another fence than %d", fence)
@@ -196,9 +203,10 @@ func TestConversions(t *testing.T) {
 		b.downgrade(lua.Refused, lease, fence, "")                                // as one that is late
 		b.writes(true)
 
-		b.code(b.renew(lease, 1, 2*ttl), lua.Granted)
+		converted := fmt.Sprint([]any{lua.Granted, 1})
+		check.That(b, fmt.Sprint(b.renew(lease, 1, 2*ttl)) == converted, "the fast renewal does not say that the lease is converted")
 		b.writes(true)
-		renewed := b.renew(lease, 2, 2*ttl)
+		renewed := b.renew(lease, 2, 3*ttl)
 		check.That(b, len(renewed) == 3 && renewed[1] == takenOver && renewed[2] == int64(1), "%v", renewed)
 		b.writes(true)
 
@@ -206,31 +214,91 @@ func TestConversions(t *testing.T) {
 		check.That(b, read > takenOver && b.downgrade(lua.Granted, lease, takenOver, second)[0] == read, "fence %d after %d", read, takenOver)
 		b.upgrade(lua.Tombstoned, second, lease) // a copy that is late
 		b.writes(false)
-		check.That(b, len(b.renew(lease, 2, 2*ttl)) == 2, "the reply to a renewal says that the lease is converted")
+		for keys, want := range map[int]string{1: fmt.Sprint([]any{lua.Granted, 0}), 2: fmt.Sprint([]any{lua.Granted, read})} {
+			got := fmt.Sprint(b.renew(lease, keys, 3*ttl))
+			check.That(b, got == want, "a renewal replies %s, want %s", got, want)
+		}
 		b.code(b.release(lease, 0), lua.Granted)
-		b.upgrade(lua.Refused, rwToken("a", 4, "u3"), lease)
+		b.upgrade(lua.Refused, rwToken("a", 5, "u3"), lease)
 		b.downgrade(lua.Refused, lease, read, "")
 		b.held()
 	})
 }
 
-// TestUpgradeThatIsGivenUp: the lease reads, whether the upgrade waits or was granted.
-func TestUpgradeThatIsGivenUp(t *testing.T) {
+// TestLeaseThatReadsAgainAdmitsReaders: a lease does so if its upgrade was given up, and if it was downgraded. Both work while memory is full.
+func TestLeaseThatReadsAgainAdmitsReaders(t *testing.T) {
+	for what, back := range map[string]func(b *bench, lease, upgrade string){
+		"given up": func(b *bench, _, upgrade string) {
+			b.breakToken(upgrade, lua.Refused, 0) // only its own keeper can give it up
+			b.code(b.eval(b.set.Release, releaseArgs(upgrade, 0, 1)), lua.Granted)
+		},
+		"downgraded": func(b *bench, lease, _ string) { b.downgrade(lua.Granted, lease, b.fence(lease), "") },
+	} {
+		t.Run(what, func(t *testing.T) {
+			onRW(t, func(b *bench) {
+				lease, upgrade, reader, sub := rwToken("a", 1, "r"), rwToken("a", 2, "u1"), rwToken("b", 1, "r"), b.listen("b")
+				b.wantAcquire(lua.Granted, lease, 0)
+				b.upgrade(lua.Granted, upgrade, lease)
+				b.wantAcquire(lua.Waiting, reader, heartbeatTTL)
+				_ = b.rdb.ConfigSet(ctx, "maxmemory", "1").Err() // the embedded server has no such thing
+				back(b, lease, upgrade)
+				_ = b.rdb.ConfigSet(ctx, "maxmemory", "0").Err()
+				b.notified(sub, reader)
+				b.held(lease, reader)
+			})
+		})
+	}
+}
+
+// TestUpgradeWaitsAheadOfWriters, until it is given up, or granted because the other lease has expired.
+func TestUpgradeWaitsAheadOfWriters(t *testing.T) {
 	onRW(t, func(b *bench) {
-		b.listen("a")
-		lease, other := rwToken("a", 1, "r"), rwToken("a", 2, "r")
+		b.listen("c")
+		lease, other, writer := rwToken("a", 1, "r"), rwToken("b", 1, "r"), rwToken("c", 1, "w16")
+		first, second := rwToken("a", 2, "u1"), rwToken("a", 3, "u2")
 		b.wantAcquire(lua.Granted, lease, 0)
 		b.wantAcquire(lua.Granted, other, 0)
-		b.upgrade(lua.Waiting, rwToken("a", 3, "u1"), lease)
-		b.code(b.eval(b.set.Release, releaseArgs(rwToken("a", 3, "u1"), 0, 1)), lua.Left)
+		b.wantAcquire(lua.Waiting, writer, heartbeatTTL)
+		b.upgrade(lua.Waiting, first, lease)
+		b.waits(first, writer)
+		b.code(b.eval(b.set.Release, releaseArgs(first, 0, 1)), lua.Left)
+		b.waits(writer)
+		b.upgrade(lua.Waiting, second, lease)
+		b.endsIn(other, 0)
+		b.upgrade(lua.Granted, second, lease)
+		b.waits(writer)
+	})
+}
+
+// TestUpgradeThatMayNotWait: an upgrade leaves the queue when a later attempt has taken its place, or another's upgrade while its keeper was
+// away, or when the metadata was lost. A heartbeat learns why, and does not queue it again.
+func TestUpgradeThatMayNotWait(t *testing.T) {
+	atTime(t, func(b *bench, pass func(time.Duration)) {
+		b.listen("a")
+		b.listen("b")
+		lease, other := rwToken("a", 1, "r"), rwToken("b", 1, "r")
+		first, second, theirs := rwToken("a", 2, "u1"), rwToken("a", 3, "u2"), rwToken("b", 2, "u1")
+		gone := func(token string, code int) {
+			b.Helper()
+			for _, got := range [][]any{b.heartbeat(0, token), b.heartbeat(protocol.HeartbeatRejoin, token, 0)} {
+				check.That(b, len(got) == 11 && got[8] == int64(code), "a heartbeat of %s replies %v, want code %d", token, got, code)
+			}
+		}
+		b.wantAcquire(lua.Granted, lease, 0)
+		b.wantAcquire(lua.Granted, other, 0)
+		b.upgrade(lua.Waiting, first, lease)
+		b.upgrade(lua.Waiting, second, lease)
+		gone(first, lua.Conflict)
+		b.waits(second)
+		pass(heartbeatTTL * time.Millisecond)
+		b.upgrade(lua.Waiting, theirs, other)
+		gone(second, lua.Conflict)
+		b.waits(theirs)
+		b.rdb.Del(ctx, b.keys[1])
+		b.heartbeat(0, theirs)
+		gone(theirs, lua.Refused)
 		b.waits()
-		b.code(b.release(other, 0), lua.Granted)
-		b.upgrade(lua.Granted, rwToken("a", 4, "u2"), lease)
-		reader, sub := rwToken("b", 1, "r"), b.listen("b")
-		b.wantAcquire(lua.Waiting, reader, heartbeatTTL)
-		b.code(b.eval(b.set.Release, releaseArgs(rwToken("a", 4, "u2"), 0, 1)), lua.Granted)
-		b.notified(sub, reader)
-		b.held(lease, reader)
+		b.held(lease, other)
 	})
 }
 
@@ -262,11 +330,34 @@ func TestConvertedLeasesEndAtWholeMilliseconds(t *testing.T) {
 		check.That(b, len(got) == 7 && got[4] == int64(ttl) && got[5] == now+ttl && got[6] == int64(1), "%v", got)
 		check.That(b, b.wantAcquire(lua.Refused, rwToken("b", 1, "w16"), 0)[1] == int64(ttl), "a try is told another time")
 		pass((ttl - 1) * time.Millisecond)
-		b.wantAcquire(lua.Granted, rwToken("b", 2, "r"), 0)
+		b.wantAcquire(lua.Granted, rwToken("b", 2, "r"), heartbeatTTL)
 		b.held(lease, rwToken("b", 2, "r"))
 		pass(time.Millisecond)
 		b.wantAcquire(lua.Granted, rwToken("b", 3, "r"), 0)
 		b.code(b.renew(lease, 2, ttl), lua.Refused)
+	})
+}
+
+// TestConvertedLeaseKeepsItsMark, when a late copy of its request makes it last, and when it is cut after the clock was set back. Others are told
+// when it ends, in whole ms.
+func TestConvertedLeaseKeepsItsMark(t *testing.T) {
+	atTime(t, func(b *bench, pass func(time.Duration)) {
+		b.listen("c")
+		lease, writer := rwToken("a", 1, "r"), rwToken("c", 1, "w16")
+		b.wantAcquire(lua.Granted, lease, 0)
+		b.upgrade(lua.Granted, rwToken("a", 2, "u1"), lease)
+		pass(time.Second)
+		check.That(b, b.fastAcquire(lease, "") == 0, "the fast script decides about the holder's request")
+		check.That(b, b.wantAcquire(lua.Granted, lease, 0)[0] == b.fence(lease), "the holder's request has another fence")
+		b.writes(true)
+		left := -b.fastAcquire(rwToken("b", 1, "r"), "")
+		check.That(b, left == ttl, "the fast script says that the lease ends in %d ms", left)
+		check.That(b, b.wantAcquire(lua.Refused, rwToken("b", 1, "r"), 0)[1] == int64(ttl), "a try is told another time")
+		check.That(b, b.wantAcquire(lua.Waiting, writer, heartbeatTTL)[4] == int64(ttl), "a waiter is told another time")
+		pass(-2 * time.Hour)
+		b.heartbeat(0, writer)
+		got := b.inspect(protocol.InspectHolders, 0, 10, "")
+		check.That(b, len(got) == 7 && got[4] == int64(ttl) && got[6] == int64(1), "%v", got)
 	})
 }
 

@@ -408,6 +408,10 @@ func TestConstantsMatchGo(t *testing.T) {
 		r, err := protocol.ParseReleaseReply([]int64{c.reply + added})
 		check.That(t, err == nil && r.Code == c.reply && c.parse(r), "%s is %s: %+v, %v", c.name, got[c.name], r, err)
 	}
+	added, _ := strconv.ParseInt(got["RENEW_CONVERTED"], 10, 64)
+	if r, err := protocol.ParseFastRenewReply([]int64{lua.Granted + added}); err != nil || !r.Held || !r.Converted {
+		t.Errorf("RENEW_CONVERTED is %s: %+v, %v", got["RENEW_CONVERTED"], r, err)
+	}
 	for name, parse := range map[string]func(protocol.AcquireReply) bool{
 		"NOTE_MORE": func(a protocol.AcquireReply) bool { return a.More }, "NOTE_LIMITS": func(a protocol.AcquireReply) bool { return a.LimitsChanged },
 	} {

@@ -86,8 +86,8 @@ func (b *bench) notifiedToRetry(sub *redis.PubSub, token string, ms int) {
 	must.That(b, fmt.Sprint(got) == fmt.Sprint(want), "message %v, want %v", got, want)
 }
 
-// Where readers hold the lock, it frees up by itself when the last of their leases ends. An upgrade does not wait for the lease that it
-// replaces.
+// Where readers hold the lock, it frees up by itself when the last of their leases ends. An upgrade does not wait for its own
+// lease.
 func TestHeadNotifiedOfRemainingReader(t *testing.T) {
 	t.Parallel()
 	atTimeOf(t, lua.RWLock, func(b *bench, pass func(time.Duration)) {
@@ -220,6 +220,7 @@ func TestWrongType(t *testing.T) {
 			{"renew, in full", set.Renew, renewArgs(holder, ttl)},
 			{"inspect", set.Inspect, protocol.InspectArgs(nil, protocol.InspectHolders, 0, 10, "")},
 			{"raise_fence", set.RaiseFence, protocol.RaiseFenceArgs(nil, holder, int64(1), int64(metadataTTL), 0)},
+			{"downgrade", set.Downgrade, downgradeArgs(holder, 1, "")},
 			{"release of the lease", set.Release, releaseArgs(holder, 0, 0)},
 			{"release of a waiter", set.Release, releaseArgs(waits, 0, 1)},
 			{"release of the waiter that rejoined", set.Release, releaseArgs(b.token("b", 3), 0, 1)},

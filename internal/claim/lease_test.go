@@ -194,10 +194,7 @@ func hasAnswer(want Code) func(*testing.T, *Claim) {
 	}
 }
 
-var (
-	lateFailure = step{5, Event{Kind: AskFailed, Outcome: InDoubt, Retryable: true}, Asking, "Pause"}
-	cancelled   = step{50, Event{Kind: Cancelled}, Releasing, "Deliver Release StopTimer"}
-)
+var lateFailure = step{5, Event{Kind: AskFailed, Outcome: InDoubt, Retryable: true}, Asking, "Pause"}
 
 func TestRelease(t *testing.T) {
 	check(t, "others wait, so the fast script decides nothing", held(), []step{

@@ -69,7 +69,7 @@ func walk() transitions {
 		case 6:
 			c = afterBy(&r, c, called, step{e: Event{Kind: Woken, Fence: 5}})
 		default:
-			c = afterBy(&r, New(Wait, true, yes()), called, queued, cancelled, step{e: Event{Kind: Timer}})
+			c = afterBy(&r, New(Wait, true, yes()), called, queued, woken) // an upgrade that was granted
 		}
 		now := at(200)
 		for range 6 {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -92,6 +93,23 @@ func TestUpgradeOfExtendedLeaseInDoubt(t *testing.T) {
 		if key := l.KeyOf(server.LockKey); s.mini.Exists(key) {
 			s.Errorf("nobody has a lease, and the server keeps one for %v", s.mini.TTL(key))
 		}
+	})
+}
+
+// TestExtendFindsThatTheUpgradeWasLost: after a failover that has lost the upgrade, others may read, so the lease is lost.
+func TestExtendFindsThatTheUpgradeWasLost(t *testing.T) {
+	inBubble(t, func(s *fixture) {
+		l := must.Get(s.Keeper.Lock(Spec{Scripts: lua.RWLock, Name: "x", TTL: ttl}))(s)
+		h := must.Get(l.Try(context.Background(), Terms{Flags: "r"}))(s)
+		s.must(l.Upgrade(context.Background(), h, nil))
+		s.must(h.Extend(context.Background(), ttl))
+		key := l.KeyOf(server.LockKey)
+		at := must.Get(s.mini.ZScore(key, h.Token()))(s)
+		must.Get(s.mini.ZAdd(key, math.Ceil(at), h.Token()))(s)
+		if err := h.Extend(context.Background(), ttl); !errors.Is(err, server.ErrLost) || !errors.Is(h.Err(), server.ErrLost) {
+			s.Errorf("Extend: %v; the lease: %v", err, h.Err())
+		}
+		_ = h.Release(context.Background())
 	})
 }
 
