@@ -27,7 +27,6 @@ if not at or writes(token, at) and lease_fence(token) > fence then
 end
 if writes(token, at) then convert(run, token, at, false) end
 if upgrade ~= '' then write_tombstone(run, upgrade, tonumber(tombstone)) end
-run.head_stale = true
 local more = admit(run)
 save_metadata(run, run.metadata_ttl)
 return {GRANTED, lease_fence(token), more}

@@ -295,7 +295,6 @@ func TestUpgradeThatMayNotWait(t *testing.T) {
 		gone(second, lua.Conflict)
 		b.waits(theirs)
 		b.rdb.Del(ctx, b.keys[1])
-		b.heartbeat(0, theirs)
 		gone(theirs, lua.Refused)
 		b.waits()
 		b.held(lease, other)

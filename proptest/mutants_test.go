@@ -103,7 +103,7 @@ var mutants = []mutant{
 	{"readers go first after one writer too few", "lua/policy/rwlock.lua", "if max_streak > 0 and streak >= max_streak then", "if max_streak > 0 and streak >= max_streak - 1 and last then", "rwlock"},
 	{"readers are granted beside an upgraded lease", "lua/policy/rwlock.lua", "and writes(run.holder, list[2])", "and purpose_of(run.holder) ~= 'r'", "rwlock"},
 	{"an upgrade is granted beside readers", "lua/policy/rwlock.lua", "  if not run.sole then return nil end\n", "", "rwlock"},
-	{"an upgrade that waits is granted beside readers", "lua/policy/rwlock.lua", "may = run.sole and", "may =", "rwlock"},
+	{"an upgrade that waits is granted beside readers", "lua/policy/rwlock.lua", "may = run.sole", "may = true", "rwlock"},
 	{"an upgrade waits behind writers", "lua/policy/rwlock.lua", "purpose == 'u' and math.floor(ticket / UPGRADES_FIRST) or ticket", "ticket", "rwlock"},
 	{"an upgrade takes over from that of another lease", "lua/policy/rwlock.lua", "conflict = lapse and (lapse - HEARTBEATS) % UNSUBSCRIBED > now", "conflict = false and lapse", "rwlock"},
 	{"the earlier of two upgrades of a lease takes over", "lua/policy/rwlock.lua", "conflict = keeper == keeper_of_other and (tonumber", "conflict = keeper == '' and (tonumber", "rwlock"},

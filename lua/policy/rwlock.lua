@@ -166,7 +166,6 @@ local function end_lease(run, token, cancel)
     local origin, ends = nil, nil
     if cancel == '1' then origin, ends = upgraded(token) end
     if origin then mark(run, origin, ends, false) end
-    run.head_stale = true
     return origin and GRANTED or REFUSED
   end
   local at = score and ends_at(token, score)
@@ -214,12 +213,6 @@ local function next_in_line(run)
   run.alone, head[2] = not head[2], nil
   local purpose = purpose_of(head[1])
   if purpose == 'r' and not run.alone then return first_waiters('99') end
-  if purpose == 'u' and last_upgrade() ~= head[1] then
-    -- Its lease has ended, or another upgrade has come while this one was away.
-    dequeue(head)
-    run.head_stale = true
-    return next_in_line(run)
-  end
   if purpose == 'w' and not run.alone then
     local pass = call('HGET', meta, 'pass')
     if pass then
@@ -239,7 +232,7 @@ local function fits(run, flags)
   if purpose == 'r' then
     may = not run.writer_holds
   elseif purpose == 'u' then
-    may = run.sole and run.holder == select(2, last_upgrade())
+    may = run.sole -- by the lease that it is of, or it is ineligible
   end
   if run.would_end and not may and now + frees_in(run) < run.would_end then run.head_stale = true end
   return may
