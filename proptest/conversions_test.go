@@ -114,7 +114,8 @@ func (q *request) checkNotConverted(err error, ended bool) {
 	w := q.w
 	lost := errors.Is(err, lockkeeper.ErrLost) || errors.Is(err, lockkeeper.ErrReleased)
 	switch want := q.ctx.Err(); {
-	case w.closing, ended && lost, !lost && (want != nil && errors.Is(err, want) || q.unacknowledged(err)):
+	case w.closing, ended && lost, !lost && q.unacknowledged(err):
+	case want != nil && errors.Is(err, want): // if it is lost, it ends when it is known who has broken it
 	case q.broken && errors.Is(err, lockkeeper.ErrNotAcquired):
 		w.tally["a broken upgrade ends"]++
 	case q.use == upgrades && errors.Is(err, rwlock.ErrUpgradeConflict):

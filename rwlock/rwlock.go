@@ -189,7 +189,7 @@ func (l *Lock) DoWrite(ctx context.Context, fn func(ctx context.Context, fence u
 // After an error the lease reads as before, or has ended. If the server was asked, it is told in the background that the upgrade was given
 // up; until then it may keep other readers out. The error says which:
 //
-//   - ErrLost or ErrReleased: the lease had ended, or has ended during the wait.
+//   - ErrLost or ErrReleased: the lease had ended, or has ended during the wait; or it ends within 200 ms, if ctx has ended as well.
 //   - ErrInvalid: the lease is not a read lease of this lock, or another call converts it.
 //   - ErrUpgradeConflict, at once: another upgrade is waiting already.
 //   - Any other error is as for RLock: when ctx has ended it is the context's, and also ErrNotAcquired or ErrUnavailable.
@@ -211,7 +211,7 @@ func (l *Lock) Upgrade(ctx context.Context, read *lockkeeper.Lease) error {
 // Without an error the lease reads. If ctx has ended, or Redis has given no answer, before the outcome at the server was known, that is told
 // it again in the background, until which it may keep the lock for writing; the fence of the lease stays the same then.
 //
-//   - ErrLost or ErrReleased: the lease had ended, or has ended meanwhile.
+//   - ErrLost or ErrReleased: the lease had ended, or has ended meanwhile; or it ends within 200 ms, if ctx has ended as well.
 //   - ErrInvalid: the lease is not a write lease of this lock, or another call converts it.
 //   - After any other error, which is as for RLock, the lease writes as before: the server was not asked, or has refused the command.
 func (l *Lock) Downgrade(ctx context.Context, write *lockkeeper.Lease) error {
