@@ -13,7 +13,7 @@
 // of a name shows its holders with the time left of their leases, its queue with the waiters whose heartbeats have stopped, its
 // last fence and, for a semaphore or a rate limit, how much of it was used in the last minutes. Open pages are updated
 // continuously; without JavaScript they show the state at the time of the request. The first page also says what the process that has the
-// keeper does with it (Keeper.Stats), if it does anything.
+// keeper does with it (Keeper.Stats), if it does anything, also while Redis does not answer.
 //
 // # Load on Redis
 //

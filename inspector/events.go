@@ -48,7 +48,7 @@ func (h *Handler) listEvents(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 	}
-	return stream(h, w, r, watch, "list-live", func(s state[listing]) any { return newListView(q, s, h.opts.Interval) })
+	return stream(h, w, r, watch, "list-live", func(s state[listing]) any { return newListView(q, s, h.opts.Interval, h.watches.source.Stats()) })
 }
 
 func (h *Handler) lockEvents(w http.ResponseWriter, r *http.Request) error {

@@ -68,7 +68,7 @@ func (f *fake) list(ctx context.Context, pattern string, limit int) (l listing, 
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.active--
-	l.oneNode, l.process = f.oneNode, f.process
+	l.oneNode = f.oneNode
 	for _, e := range f.entries {
 		if pattern != "" && !protocol.MatchGlob(pattern, e.Name) {
 			continue
@@ -80,6 +80,12 @@ func (f *fake) list(ctx context.Context, pattern string, limit int) (l listing, 
 		l.entries = append(l.entries, e)
 	}
 	return l, err
+}
+
+func (f *fake) Stats() lockkeeper.Stats {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.process
 }
 
 func (f *fake) inspect(ctx context.Context, id lockID) (*admin.LockState, error) {

@@ -206,9 +206,10 @@ type rowView struct {
 	Others           int    // holders
 }
 
-func newListView(q listQuery, s state[listing], interval time.Duration) listView {
+// newListView shows what was read last, and what the process does now: while Redis does not answer, only that is news.
+func newListView(q listQuery, s state[listing], interval time.Duration, process lockkeeper.Stats) listView {
 	found := q.selected(s.value.entries)
-	v := listView{Query: q, Seen: seenAt(s.at, s.err, interval), Total: len(s.value.entries), Found: len(found), More: s.value.more, One: s.value.oneNode, Process: s.value.process}
+	v := listView{Query: q, Seen: seenAt(s.at, s.err, interval), Total: len(s.value.entries), Found: len(found), More: s.value.more, One: s.value.oneNode, Process: process}
 	if v.Process.Silence > 0 {
 		v.Silence = duration(v.Process.Silence)
 	}
@@ -278,7 +279,7 @@ func (h *Handler) list(w http.ResponseWriter, r *http.Request) error {
 		}
 		s = some.current(r.Context(), patience)
 	}
-	v := newListView(q, s, h.opts.Interval)
+	v := newListView(q, s, h.opts.Interval, h.watches.source.Stats())
 	v.frame = h.frame("", q.events())
 	h.render(w, http.StatusOK, "list", v)
 	return nil

@@ -14,6 +14,7 @@ type source interface {
 	list(ctx context.Context, pattern string, limit int) (listing, error)
 	inspect(ctx context.Context, id lockID) (*admin.LockState, error)
 	breakLock(ctx context.Context, id lockID, opts admin.BreakOptions) (*admin.BreakResult, error)
+	Stats() lockkeeper.Stats // of the keeper, now; it sends nothing
 }
 
 // lockID is the identity of a lock within a keeper's prefix.
@@ -25,9 +26,8 @@ type lockID struct {
 // listing is the result of a look at the list.
 type listing struct {
 	entries []admin.LockSummary
-	more    bool             // there are more than entries
-	oneNode bool             // they are of one node of a Cluster
-	process lockkeeper.Stats // of the keeper that has read them
+	more    bool // there are more than entries
+	oneNode bool // they are of one node of a Cluster
 }
 
 // keeperSource is the source of a keeper.
@@ -46,7 +46,6 @@ func (k keeperSource) list(ctx context.Context, pattern string, limit int) (list
 		}
 		l.entries = append(l.entries, e)
 	}
-	l.process = k.Stats()
 	return l, nil
 }
 

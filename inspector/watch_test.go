@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
@@ -135,23 +136,23 @@ func TestSlowBrowsers(t *testing.T) {
 func TestOutage(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fake) {
 		f.names(3)
-		f.err = errors.New("dial: refused")
+		f.err, f.process = errors.New("dial: refused"), lockkeeper.Stats{Requests: 1, Silence: 3 * time.Second}
 		h := serve(t, f, Options{})
-		h.get("/", 200, "could not be read", "dial: refused")
+		h.get("/", 200, "could not be read", "dial: refused", "This process: 0 leases · 1 request, 0 in queues · no answer from the server for 3 s")
 		b := h.open("/events?of=list", nil)
 		time.Sleep(time.Minute)
 		if !strings.Contains(b.text(), "dial: refused") || strings.Contains(b.text(), "name-00001") {
 			t.Error(b.text())
 		}
-		f.set(func() { f.err = nil })
+		f.set(func() { f.err, f.process = nil, lockkeeper.Stats{Leases: 1} })
 		time.Sleep(2 * time.Second)
 		if !strings.HasSuffix(b.text(), "\n\n") || !strings.Contains(b.text(), "name-00001") {
 			t.Error("the page did not recover:", b.text())
 		}
-		f.set(func() { f.err = errors.New("gone again") })
+		f.set(func() { f.err, f.process.Silence = errors.New("gone again"), 90*time.Second })
 		time.Sleep(time.Minute)
-		h.get("/", 200, "gone again", "state 1 min 0", "name-00001")
-		if !strings.Contains(b.text(), "gone again") || !strings.Contains(b.text(), "state 50 s ago") {
+		h.get("/", 200, "gone again", "state 1 min 0", "name-00001", "This process: 1 lease", "no answer from the server for 1 min 30 s")
+		if !strings.Contains(b.text(), "gone again") || !strings.Contains(b.text(), "1 min 30 s") || !strings.Contains(b.text(), "state 50 s ago") {
 			t.Error(b.text())
 		}
 		b.close()
