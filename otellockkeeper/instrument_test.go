@@ -207,7 +207,7 @@ func TestCountersStartAtZero(t *testing.T) {
 			}
 		}
 		for name, want := range map[string]int{
-			"lockkeeper.leases.lost": 9, "lockkeeper.leases.leaked": 1,
+			"lockkeeper.leases.lost": 8, "lockkeeper.leases.leaked": 1,
 			"lockkeeper.renewals": 1, "lockkeeper.wakeups": 2,
 		} {
 			if n[name] != want {

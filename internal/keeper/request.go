@@ -197,6 +197,7 @@ func (r *request) deliverLocked(granted, closed bool, cause error) {
 // late reply comes.
 func (r *request) delivered(heard bool) (final bool) {
 	l := r.lock
+	final = !l.k.cfg.ReplicaAck.enabled() && r.part == nil
 	if heard {
 		ev := l.Event(WakeupReceived, r.Observation())
 		ev.Token, ev.Fence = r.Token(), r.Fence()
@@ -207,7 +208,7 @@ func (r *request) delivered(heard bool) (final bool) {
 	if r.part != nil {
 		r.answerPart()
 	}
-	return !l.k.cfg.ReplicaAck.enabled() && r.part == nil
+	return final
 }
 
 // failureLocked returns why the request has failed. cause is the error of the event that has ended it.
