@@ -31,7 +31,8 @@ type Hooks struct {
 	// Lost is called once when a lease was lost. Duration is the time since the grant, and Err the reason.
 	Lost func(Event)
 	// Released is called when a lease was released. Duration is the time since the grant. Of a lease that callers share (Linger), Renewed and
-	// Lost are called once, and Released for each caller, when it releases, also after Close.
+	// Lost are called once, and Released for each caller, when it releases, also after Close. Of a lease of package rwlock, Upgrade and
+	// Downgrade are calls of their own: when one has succeeded, Released is called for the call that had the lease until then.
 	Released func(Event)
 	// LimitChanged is called when a request of this keeper, or SetLimit, made Limit the limit in force of a semaphore or rate
 	// limit, and the limit or its other settings (the window, the bound on concurrent calls) were different before. Token is that of the

@@ -21,7 +21,7 @@
 local token, fence, metadata_ttl, upgrade, tombstone = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
 local run = load_metadata(metadata_ttl)
 local at = ends_at(token)
-if not at or writes(token, at) and lease_fence(token) > fence then
+if not at or writes(token, at) and (lease_fence(token) or 0) > fence then
   call('ZREM', queue, '') -- it changes nothing, but fails on a read-only server
   return {REFUSED}
 end

@@ -115,7 +115,7 @@ var mutants = []mutant{
 	{"a conversion shortens the lease", "lua/policy/rwlock.lua", "math.ceil(score)", "math.floor(score)", "rwlock"},
 	{"a downgrade keeps the write lease", "lua/downgrade.lua", "if writes(token, at) then convert(run, token, at, false) end\n", "", "rwlock"},
 	{"a downgrade keeps the fence", "lua/downgrade.lua", "then convert(run", "then mark(run", "rwlock"},
-	{"a downgrade that comes late is not refused", "lua/downgrade.lua", " or writes(token, at) and lease_fence(token) > fence then", " then", "rwlock"},
+	{"a downgrade that comes late is not refused", "lua/downgrade.lua", " or writes(token, at) and (lease_fence(token) or 0) > fence then", " then", "rwlock"},
 	{"a downgrade lets a copy of the upgrade write again", "lua/downgrade.lua", "if upgrade ~= '' then write_tombstone(run, upgrade, tonumber(tombstone)) end\n", "", "rwlock"},
 	{"a downgrade admits nobody", "lua/downgrade.lua", "local more = admit(run)", "local more = 0", "rwlock"},
 	{"a renewal undoes a conversion", "lua/fast/leases_renew.lua", "now + ttl - at % 1", "now + ttl", "rwlock"},

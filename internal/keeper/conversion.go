@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 )
@@ -40,8 +39,8 @@ func (h *Lease) writer() writer {
 	return writer{}
 }
 
-// markLost reports whether the server takes the lease for a reader's, as after a failover that has lost the upgrade, by the answer to a renewal that
-// was sent when the lease was this writer. No conversion may have come between.
+// markLost reports whether the server takes the lease for a reader's, as after a failover that has lost the upgrade, by the answer to a
+// renewal that was sent when the lease was this writer. No conversion may have come between.
 func (h *Lease) markLost(sent writer, r protocol.RenewReply) bool {
 	return sent.calls > 0 && r.Held && r.Converted != sent.converted && h.writer() == sent
 }
@@ -87,8 +86,8 @@ func (l *Lock) beginConversion(h *Lease, write bool) (end func(), err error) {
 	}, nil
 }
 
-// converted notes that the lease writes, by that request, or reads, and its fence, and reports the end of the call that had it so far. From now on
-// its events are of o. It reports false if the lease has ended.
+// converted notes that the lease writes, by that request, or reads, if that is nil, and its fence. It tells the observer that the call which
+// had the lease so far has it no more; from now on events of the lease are of o. It reports false if the lease has ended.
 func (h *Lease) converted(by *Lease, fence uint64, o *Observation) bool {
 	h.Mu.Lock()
 	if h.ErrLocked() != nil {
@@ -211,12 +210,3 @@ func (h *Lease) sendDowngrade(ctx context.Context, fence uint64, upgrade string)
 	}
 	return r, inDoubt, err
 }
-
-// Denied reports whether the server has refused the request. It may be called on nil.
-func (h *Lease) Denied() bool { return h != nil && h.Snapshot().Reason() == claim.ByDenial }
-
-// Same reports whether the lease is of this lock.
-func (h *Lease) Same(l *server.Resource) bool { return h.lock.Same(l) }
-
-// Detach ends the lease in this process, and leaves it at the server: another handle of the process has it, or another process.
-func (h *Lease) Detach() { h.Step(claim.Event{Kind: claim.Forgotten}, nil) }

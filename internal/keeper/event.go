@@ -140,7 +140,7 @@ func modeOf(flags string) string {
 	switch {
 	case strings.ContainsAny(flags, protocol.FlagWrite+protocol.FlagUpgrade):
 		return ModeWrite
-	case strings.ContainsAny(flags, protocol.FlagRead):
+	case strings.Contains(flags, protocol.FlagRead):
 		return ModeRead
 	}
 	return ""

@@ -88,6 +88,9 @@ func (h *Lease) await(ctx context.Context, c *Cleanup, silence error) error {
 // Abandon releases the lease in the background, as one that no caller has used, or whose caller has returned.
 func (h *Lease) Abandon() { _, _ = h.ReleaseBy(h.lock.k.Transport.Send, true) }
 
+// Detach ends the lease in this process, and leaves it at the server: another handle of the process has it, or another process.
+func (h *Lease) Detach() { h.Step(claim.Event{Kind: claim.Forgotten}, nil) }
+
 // StartRelease is Release, but does not wait for the answer, and returns the cleanup for
 // ReleaseEnded; nil: there is nothing to wait for.
 func (h *Lease) StartRelease() (*Cleanup, error) { return h.ReleaseBy(h.lock.k.Transport.Send, false) }
@@ -101,8 +104,8 @@ func (h *Lease) ReleaseEnded(c *Cleanup) (ended bool, err error) {
 	return true, c.err()
 }
 
-// A Cleanup releases whatever the token of a lease has at the server: a lease, a queue entry, or what an upgrade has changed. It retries in the background until the
-// server has answered, or until the lease or entry must have expired. Its claim decides.
+// A Cleanup releases whatever the token of a lease has at the server: a lease, a queue entry, or what an upgrade has changed. It retries in
+// the background until the server has answered, or until the lease or entry must have expired. Its claim decides.
 type Cleanup struct {
 	of       *Lease
 	first    transport.Call // the first one that is sent

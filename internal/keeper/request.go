@@ -211,6 +211,9 @@ func (r *request) delivered(heard bool) (final bool) {
 	return final
 }
 
+// Denied reports whether the server has refused the request. It may be called on nil.
+func (h *Lease) Denied() bool { return h != nil && h.Snapshot().Reason() == claim.ByDenial }
+
 // failureLocked returns why the request has failed. cause is the error of the event that has ended it.
 func (r *request) failureLocked(cause error) error {
 	l := r.lock

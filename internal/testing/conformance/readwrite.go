@@ -269,7 +269,7 @@ func downgrade(w *World) {
 	fence = lease.Fence()
 	w.must(a.Upgrade(w.ctx(), lease))
 	check.That(w, lease.Fence() > fence, "fence %d after %d", lease.Fence(), fence)
-	time.Sleep(2 * ttl) // renewals do not make it read again
+	w.awaitRenewal(lease) // which does not make it read again
 	w.checkError(errorOf(w.Process().rw("x").TryRLock(w.ctx())), lockkeeper.ErrNotAcquired)
 	w.release(lease)
 
@@ -286,15 +286,23 @@ func lostUpgrade(w *World) {
 	l := w.Process().rw("x")
 	lease := w.mustAcquire(l.Lock)
 	w.must(l.Downgrade(w.ctx(), lease))
-	time.Sleep(ttl) // a reader need not be marked as one
-	w.must(lease.Err())
+	w.awaitRenewal(lease)
 	w.must(l.Upgrade(w.ctx(), lease))
-	time.Sleep(ttl)
-	w.must(lease.Err())
+	w.awaitRenewal(lease)
 	w.must(w.admin.ZIncrBy(w.ctx(), w.P.Key("x"), -0.5, lease.Token()).Err())
 	w.awaitLoss(lease, ttl)
 	w.checkError(errorOf(lease, lease.Release(w.ctx())), lockkeeper.ErrLost)
 	w.checkClean()
+}
+
+// awaitRenewal returns when a lease was renewed twice: the first answer may be to a call that was under way.
+func (w *World) awaitRenewal(lease *lockkeeper.Lease) {
+	w.Helper()
+	for range 2 {
+		before := lease.Deadline()
+		w.eventually("a renewal", func() bool { return lease.Deadline().After(before) })
+	}
+	w.must(lease.Err())
 }
 
 func inspectReaders(w *World) {
