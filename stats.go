@@ -23,6 +23,10 @@ type Stats struct {
 	// Channels are those on which the keeper wants messages; Unsubscribed are those of them of which the server has not acknowledged the
 	// subscription, or has refused it. Their waiters learn of their grants by heartbeats.
 	Channels, Unsubscribed int
+
+	// SubscriptionSilence is for how long nothing has come on a connection with subscriptions that waiters use; of several it is that of
+	// the one that is silent for longest. After 5 s it is sent a PING, and after 10 s it is replaced. 0 if nobody waits.
+	SubscriptionSilence time.Duration
 }
 
 // Stats returns what the keeper does now, for metrics and health checks, as DB.Stats of database/sql does. It sends nothing and does
@@ -32,6 +36,6 @@ func (k *Keeper) Stats() Stats {
 	if s.Unsent, s.InFlight, s.Silence = k.inner.Transport.Stats(); s.Leases+s.Requests+s.Unsent+s.InFlight == 0 {
 		s.Silence = 0
 	}
-	s.Channels, s.Unsubscribed = k.inner.Subscriber.Stats()
+	s.Channels, s.Unsubscribed, s.SubscriptionSilence = k.inner.Subscriber.Stats()
 	return s
 }

@@ -27,6 +27,8 @@ func TestStats(t *testing.T) {
 		is := func(want lockkeeper.Stats, when string) {
 			t.Helper()
 			got := k.Stats()
+			check.That(t, got.SubscriptionSilence <= 5*time.Second, "%s: %+v", when, got)
+			got.SubscriptionSilence = 0
 			check.That(t, got == want, "%s: %+v, want %+v", when, got, want)
 		}
 		is(lockkeeper.Stats{}, "a new keeper")
@@ -46,6 +48,9 @@ func TestStats(t *testing.T) {
 		}()
 		synctest.Wait()
 		is(lockkeeper.Stats{Leases: 1, Requests: 1, Waiting: 1, Channels: 1}, "a holder and a waiter")
+		time.Sleep(3 * time.Second)
+		got = k.Stats()
+		check.That(t, got.SubscriptionSilence == 3*time.Second, "after 3 s without a message: %+v", got)
 
 		net.Blackhole()
 		net.CutSubscriptions()

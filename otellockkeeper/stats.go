@@ -32,6 +32,9 @@ func Observe(k *lockkeeper.Keeper, opts ...Option) (stop func() error, err error
 	unsubscribed := upDown("lockkeeper.channels.unsubscribed", "{channel}", "Of these, those without an acknowledged subscription.")
 	silence, failed := m.Float64ObservableGauge("lockkeeper.server.silence", metric.WithUnit("s"),
 		metric.WithDescription("For how long a server has answered nothing though it owes an answer."))
+	err = errors.Join(err, failed)
+	heard, failed := m.Float64ObservableGauge("lockkeeper.channels.silence", metric.WithUnit("s"),
+		metric.WithDescription("For how long nothing has come on a connection with subscriptions that waiters use."))
 	if err = errors.Join(err, failed); err != nil {
 		return nil, err
 	}
@@ -42,8 +45,9 @@ func Observe(k *lockkeeper.Keeper, opts ...Option) (stop func() error, err error
 		o.ObserveInt64(channels, int64(s.Channels))
 		o.ObserveInt64(unsubscribed, int64(s.Unsubscribed))
 		o.ObserveFloat64(silence, s.Silence.Seconds())
+		o.ObserveFloat64(heard, s.SubscriptionSilence.Seconds())
 		return nil
-	}, unsent, inFlight, channels, unsubscribed, silence)
+	}, unsent, inFlight, channels, unsubscribed, silence, heard)
 	if err != nil {
 		return nil, err
 	}

@@ -46,7 +46,10 @@ func TestObserve(t *testing.T) {
 		}
 
 		s.Restore()
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute + time.Second)
+		if values, _ := o.metrics(t); values["channels.silence{}"] == "" {
+			t.Errorf("nothing has come on the subscription for a while: %v", values)
+		}
 		expect("it can again", map[string]string{"channels.wanted": "1"})
 
 		giveUp()

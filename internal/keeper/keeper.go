@@ -45,6 +45,7 @@
 package keeper
 
 import (
+	"log/slog"
 	"maps"
 	"runtime"
 	"slices"
@@ -87,7 +88,8 @@ type Keeper struct {
 	leaks     leakLog
 	listens   atomic.Bool // a lease has made the keeper begin to subscribe; see listen
 	cfg       Config
-	upgrades  atomic.Uint64 // requests for them so far
+	upgrades  atomic.Uint64   // requests for them so far
+	uncounted server.LogLimit // of subscriptions that are not counted on
 	longWaits views.LongWaits
 	dropped   runtime.Cleanup // of a keeper that nobody has closed
 	ending    chan struct{}   // an element for each wait whose end is handled now; see request.wait
@@ -114,7 +116,7 @@ func New(cfg Config) *Keeper {
 	}
 	k.messages = newMessages(k)
 	k.leases.held = map[*Lease]struct{}{}
-	s := server.New(cfg.Config, pubsub.Config{Received: k.messages.Received, Subscribed: k.subscribed, Denied: k.denied, InUse: k.inUse})
+	s := server.New(cfg.Config, pubsub.Config{Received: k.messages.Received, Subscribed: k.subscribed, Denied: k.denied, Unacknowledged: k.unacknowledged, InUse: k.inUse})
 	k.Server, k.observe, k.leaks.s = s, cfg.Observe, s
 	k.queues = newWaitQueues(k)
 	k.local = newLocalQueues(s, k.queues.heartbeatIfStale)
@@ -150,6 +152,17 @@ func (k *Keeper) denied(channel string, err error) {
 	k.Config.Log.Warn("lockkeeper: no right to subscribe to wake-ups; waiters ask at their heartbeats instead",
 		"channel", channel, "error", err)
 	k.queues.heartbeatsOf(channel)
+}
+
+// unacknowledged handles that a subscription was not acknowledged in time.
+func (k *Keeper) unacknowledged(channel string) {
+	k.warnUncounted(channel, "the server has not acknowledged the subscription")
+}
+
+// warnUncounted logs that waiters do not count on the subscription, and why.
+func (k *Keeper) warnUncounted(channel, reason string) {
+	k.uncounted.Log(k.Config.Log, slog.LevelWarn, "lockkeeper: wake-ups may not reach this process; its waiters keep their order and learn of their turns by heartbeats",
+		"reason", reason, "channel", channel)
 }
 
 // Leases returns how many leases are held.

@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -8,9 +9,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
-	"github.com/lockkeeper/lockkeeper/internal/queue"
 	"github.com/lockkeeper/lockkeeper/internal/server"
-	"github.com/lockkeeper/lockkeeper/internal/timers"
 )
 
 // A grant is published to the keeper of the waiter. A message can be lost; safety never depends on one, and a waiter that
@@ -18,30 +17,26 @@ import (
 //
 //   - from the reply to its next heartbeat, at most HeartbeatInterval later (update in queue.go);
 //   - at once, if the connection was lost: when the new subscription is acknowledged, all waiters send a heartbeat;
-//   - if the heartbeat finds a grant whose message does not come, the subscription is stale and is replaced (ExpectGrant);
+//   - a connection that is up but dead does not answer a PING, and is replaced (internal/pubsub/ping.go). It is sent one after a silence of 5 s,
+//     and at once when a heartbeat finds a grant whose message has not come (CheckGrant);
 //   - the script takes a grant back if the server sees no subscriber (deliver in lua/lib/admit.lua). The waiter keeps its place, and says
 //     from then on that it does not count on its subscription (isUnsubscribed in queue.go): its grants stand.
 
-// messages has, by their serials, those that messages of the keeper's subscription are for, and the messages that must come. It is safe for
-// concurrent use.
+// messages has, by their serials, those that messages of the keeper's subscription are for. It is safe for concurrent use.
 type messages struct {
-	k     *Keeper
-	timer timers.Timer // for expected
+	k       *Keeper
+	lostLog server.LogLimit // of messages that were lost
 
 	mu       sync.Mutex // guards what follows
 	closed   bool
 	requests map[string]*request // by serial
-	expected map[string]queue.Message
 
-	ignored         int       // messages since ignoredLogged
-	ignoredLogged   time.Time // when ignored messages were last logged
-	uncountedLogged time.Time // when warnUncounted last did
+	ignored       int       // messages since ignoredLogged
+	ignoredLogged time.Time // when ignored messages were last logged
 }
 
 func newMessages(k *Keeper) *messages {
-	m := &messages{k: k, requests: map[string]*request{}, expected: map[string]queue.Message{}}
-	m.timer.Handler = timers.Func(m.replaceStale)
-	return m
+	return &messages{k: k, requests: map[string]*request{}}
 }
 
 // Register makes messages with this serial find a request. It reports closed after Close, and taken if another request has the serial.
@@ -104,9 +99,6 @@ func (m *messages) Received(payload string) {
 	for _, x := range wakeups {
 		m.mu.Lock()
 		r := m.requests[x.Serial]
-		if x.Fence > 0 || x.Broken != nil {
-			delete(m.expected, x.Serial)
-		}
 		if x.Fence > 0 && r != nil {
 			r.notified = true
 		}
@@ -144,56 +136,24 @@ func (m *messages) logIgnored(err error, now time.Time) {
 	}
 }
 
-// uncountedInterval is the least time between two log lines about a subscription that is not counted on.
-const uncountedInterval = time.Hour
-
-// warnUncounted logs that waiters do not count on the subscription, and why.
-func (m *messages) warnUncounted(channel, reason string) {
-	m.mu.Lock()
-	now := time.Now()
-	due := m.uncountedLogged.IsZero() || now.Sub(m.uncountedLogged) >= uncountedInterval
-	if due {
-		m.uncountedLogged = now
+// CheckGrant finds out whether the message about a grant on the channel was lost, which the server had sent before it answered a heartbeat
+// that has found the grant: it may be on its way still. If it was lost, the subscription is replaced.
+func (m *messages) CheckGrant(r *request, channel string) {
+	if m.notified(r) {
+		return
 	}
-	m.mu.Unlock()
-	if due {
-		m.k.Config.Log.Warn("lockkeeper: wake-ups may not reach this process; its waiters keep their order and learn of their turns by heartbeats",
-			"reason", reason, "channel", channel)
-	}
+	m.k.Subscriber.Check(channel, func() (lost bool) {
+		if lost = !m.notified(r); lost {
+			m.lostLog.Log(m.k.Config.Log, slog.LevelWarn, "lockkeeper: a wake-up was sent but never came; replacing the subscription", "channel", channel)
+			m.k.Report(Event{Type: WakeupLost})
+		}
+		return lost
+	})
 }
 
-// ExpectGrant expects the message about the grant of a request on a channel, unless it came, or the request has ended.
-func (m *messages) ExpectGrant(serial, channel string) {
+// notified reports whether a message about a grant of the request has come.
+func (m *messages) notified(r *request) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if r := m.requests[serial]; r != nil && !r.notified {
-		by := m.k.Now().Add(queue.WakeupTimeout)
-		m.expected[serial] = queue.Message{By: by, Channel: channel}
-		m.k.Timers.SetIfSooner(&m.timer, m.k.Time(by))
-	}
-}
-
-// replaceStale replaces subscriptions on which expected messages did not come.
-func (m *messages) replaceStale(now time.Time) {
-	var serials []string
-	var messages []queue.Message
-	m.mu.Lock()
-	for serial, x := range m.expected {
-		serials, messages = append(serials, serial), append(messages, x)
-	}
-	stale, next := queue.Review(m.k.Instant(now), messages)
-	for i, x := range messages {
-		if x.By == 0 {
-			delete(m.expected, serials[i])
-		}
-	}
-	m.mu.Unlock()
-	if next > 0 {
-		m.k.Timers.SetIfSooner(&m.timer, m.k.Time(next))
-	}
-	for _, channel := range stale {
-		m.k.Config.Log.Warn("lockkeeper: a wake-up was sent but never came; replacing the subscription", "channel", channel)
-		m.k.Report(Event{Type: WakeupLost})
-		m.k.Subscriber.Replace(channel)
-	}
+	return r.notified
 }

@@ -255,7 +255,7 @@ func firstWaiter(waiters []*request) (first *request) {
 func (q *waitQueue) send(batch []*request) {
 	l := q.lock
 	q.of.k.Announce()
-	sent := time.Now() // before the subscription is looked at; see expectGrant
+	sent := time.Now() // before the subscription is looked at; see checkGrant
 	q.health.Sent(sent)
 	unsubscribed := q.isUnsubscribed()
 	call := l.HeartbeatCall(mode(unsubscribed), len(batch), func(call *transport.Call) { q.heartbeatDone(call, batch, sent, unsubscribed) })
@@ -335,9 +335,6 @@ func (q *waitQueue) heartbeatDone(call *transport.Call, batch []*request, sent t
 		}
 		again = q.rejoin(unknown)
 	}
-	if q.of.k.Subscriber.Missing(q.lock.Channel, sent, q.of.rules.Interval) {
-		q.of.k.messages.warnUncounted(q.lock.Channel, "the server has not acknowledged the subscription")
-	}
 	if reply.First >= 0 {
 		batch[reply.First].reportPosition(reply.Rank)
 	}
@@ -364,7 +361,7 @@ func (q *waitQueue) update(call *transport.Call, reply protocol.HeartbeatReply, 
 		switch change.Code {
 		case lua.Granted, lua.Held:
 			if change.Code == lua.Held {
-				q.expectGrant(r, unsubscribed)
+				q.checkGrant(r, unsubscribed)
 			}
 			q.step(r, claim.Event{Kind: claim.Admitted, Sent: sent, Fence: change.Fence, TTL: change.ExpiresIn}, nil)
 		case lua.Waiting:
@@ -390,12 +387,12 @@ func (q *waitQueue) stillQueued(r *request, sent claim.Instant, reply protocol.H
 	q.step(r, claim.Event{Kind: claim.StillQueued, Sent: sent, Clock: reply.Now, Fence: reply.Seq, Place: place}, nil)
 }
 
-// expectGrant expects the message about a grant that a heartbeat has found, unless it was received already, could have been lost with an
-// earlier subscription, or the keeper does not count on it.
-func (q *waitQueue) expectGrant(w *request, unsubscribed bool) {
+// checkGrant has it checked whether the message was lost about a grant that a heartbeat has found. It may be: if the keeper did not count on its
+// subscription, or subscribed only after the waiter's last call that was answered, and so perhaps after the grant.
+func (q *waitQueue) checkGrant(r *request, unsubscribed bool) {
 	since := q.of.k.Instant(q.of.k.Subscriber.SubscribedSince(q.lock.Channel))
-	if queue.GrantExpected(since, w.Snapshot().Asked(), unsubscribed) {
-		q.of.k.messages.ExpectGrant(w.Serial(), q.lock.Channel)
+	if since > 0 && since <= r.Snapshot().Asked() && !unsubscribed {
+		q.of.k.messages.CheckGrant(r, q.lock.Channel)
 	}
 }
 
@@ -412,7 +409,7 @@ func (q *waitQueue) checkMissed(unknown []*request) {
 			continue
 		}
 		if s.Subscriber.Doubt(q.lock.Channel) {
-			q.of.k.messages.warnUncounted(q.lock.Channel, "the server does not see the subscription")
+			s.warnUncounted(q.lock.Channel, "the server does not see the subscription")
 		}
 		return
 	}

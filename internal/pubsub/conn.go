@@ -3,6 +3,7 @@ package pubsub
 import (
 	"context"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/transport"
@@ -15,11 +16,16 @@ type conn struct {
 	node       *redis.Client // the node of a cluster; nil on a single server
 	sub        *redis.PubSub
 	since      time.Time
-	receiving  bool // set by the goroutine that subscribes
+	heard      atomic.Int64 // how long after since something came last
+	receiving  bool         // set by the goroutine that subscribes
 
 	// Guarded by subscriber.mu.
-	unsent      []*channel // to be subscribed
-	subscribing bool       // a goroutine is in sendUnsent; while it sends, go-redis has a mutex locked
+	unsent      []*channel    // to be subscribed
+	subscribing bool          // a goroutine is in sendUnsent; while it sends, go-redis has a mutex locked
+	watched     bool          // watch is to run
+	pinged      time.Time     // when the PING was sent that is not answered; zero: there is none
+	settles     []func() bool // what its answer settles; see Check
+	checks      []func() bool // what the next one will
 }
 
 // connTo returns the connection to the node and opens one if there is none. It returns nil after Close.
@@ -44,9 +50,12 @@ func (s *Subscriber) connTo(node *redis.Client) *conn {
 	return c
 }
 
+// openLocked reports whether the connection is to be used.
+func (c *conn) openLocked() bool { _, open := c.subscriber.conns[c]; return open }
+
 // discardLocked closes a connection. Its channels are subscribed again on a new one.
 func (s *Subscriber) discardLocked(c *conn) {
-	if _, open := s.conns[c]; !open {
+	if !c.openLocked() {
 		return
 	}
 	delete(s.conns, c)
@@ -72,8 +81,7 @@ func (c *conn) sendUnsent() {
 	s := c.subscriber
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	isOpen := func() bool { _, open := s.conns[c]; return open }
-	for isOpen() && len(c.unsent) > 0 {
+	for c.openLocked() && len(c.unsent) > 0 {
 		channels := c.unsent
 		c.unsent = nil
 		var names []string
@@ -81,7 +89,7 @@ func (c *conn) sendUnsent() {
 			names = append(names, ch.allNames()...)
 		}
 		timeout, stop := context.WithTimeout(s.closing, ackTimeout) // go-redis does not limit this dial
-		context.AfterFunc(timeout, func() {                         // also if it waits for another one, which Receive makes
+		afterAckTimeout(func() {                                    // also if it waits for another one, which Receive makes
 			stop()
 			s.checkAck(c, channels)
 		})
@@ -90,11 +98,11 @@ func (c *conn) sendUnsent() {
 		s.mu.Lock()
 		if err != nil {
 			s.discardLocked(c)
-		} else if isOpen() {
+		} else if c.openLocked() {
 			c.startReceiving()
 		}
 	}
-	if c.subscribing = false; !isOpen() {
+	if c.subscribing = false; !c.openLocked() {
 		s.wg.Go(func() { _ = c.sub.Close() })
 	}
 }
@@ -140,9 +148,12 @@ func (c *conn) receive() {
 			}
 			continue
 		}
+		c.heardNow()
 		switch msg := msg.(type) {
 		case *redis.Message:
 			c.subscriber.cfg.Received(msg.Payload)
+		case *redis.Pong:
+			c.ponged()
 		case *redis.Subscription:
 			c.handleSubscription(msg)
 		}
@@ -172,6 +183,9 @@ func (c *conn) handleSubscription(msg *redis.Subscription) {
 		if len(ch.ids) > 1 {
 			s.trim(ch)
 		}
+		if ch.refs > 0 {
+			c.watchLocked()
+		}
 		s.mu.Unlock()
 		s.cfg.Subscribed(ch.prefix)
 		return
@@ -186,8 +200,13 @@ func (c *conn) handleSubscription(msg *redis.Subscription) {
 // handleError handles an error from the connection and reports whether the connection is closed.
 func (c *conn) handleError(err error) (closed bool) {
 	s := c.subscriber
+	if refusesPing(err) {
+		c.heardNow()
+		c.ponged()
+		return false
+	}
 	s.mu.Lock()
-	if _, open := s.conns[c]; !open {
+	if !c.openLocked() {
 		s.mu.Unlock()
 		return true
 	}

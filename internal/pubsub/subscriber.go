@@ -3,7 +3,7 @@
 // A Subscriber keeps one connection per server: a single one for a single server, and in a cluster one to each primary
 // that has a channel in use. Safety never depends on a message, and a lost message delays a waiter by one heartbeat at
 // most. What matters is that the Subscriber reports correctly whether the server has acknowledged a channel, and that it
-// subscribes again after a connection is lost.
+// subscribes again after a connection is lost, or is dead without being closed (ping.go).
 package pubsub
 
 import (
@@ -27,7 +27,7 @@ var ErrDenied = errors.New("subscription refused")
 var ErrClosed = errors.New("closed")
 
 const (
-	ackTimeout         = 5 * time.Second // after which a connection that has not acknowledged a channel is closed
+	ackTimeout         = 5 * time.Second // after which a connection is closed that has not acknowledged a channel, or not answered a PING
 	denialTTL          = time.Minute     // how long a refused channel is not tried again
 	doubtTTL           = 10 * time.Minute
 	channelIdleTimeout = time.Minute     // how long an unused channel stays subscribed
@@ -44,6 +44,8 @@ type Config struct {
 	Received   func(payload string)            // called for each message, from one goroutine per connection; must not block
 	Subscribed func(channel string)            // called when the server acknowledges a channel, the first time and after each reconnection
 	Denied     func(channel string, err error) // called once when the server refuses a channel
+	// Unacknowledged is called when the server has not acknowledged a channel in time. It is subscribed on another connection.
+	Unacknowledged func(channel string)
 }
 
 // Subscriber subscribes to channels. It is safe for concurrent use.
@@ -81,8 +83,6 @@ type channel struct {
 	subscribed   bool          // the server has acknowledged all names on conn
 	subscribedAt time.Time     // when the server acknowledged it
 	doubtedUntil time.Time     // until when it is not counted on; see Doubt
-	lostAt       time.Time     // since when it is not subscribed, if it is not
-	missedAt     time.Time     // when Missing first found it so, if that is after lostAt
 	denied       error         // why the server refused it, or nil
 	deniedUntil  time.Time     // when it may be tried again
 	settled      chan struct{} // closed while the channel is subscribed or denied
@@ -113,16 +113,21 @@ func (s *Subscriber) SubscribedSince(name string) time.Time {
 	return time.Time{}
 }
 
-// Stats returns how many channels are to be subscribed, and of how many the server has not acknowledged that.
-func (s *Subscriber) Stats() (channels, unsubscribed int) {
+// Stats returns how many channels are to be subscribed, and of how many the server has not acknowledged that. Of the connections with
+// messages that waiters count on, one has been silent for that long, and no other for longer.
+func (s *Subscriber) Stats() (channels, unsubscribed int, silence time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, ch := range s.channels {
-		if channels++; !ch.subscribed {
+		channels++
+		switch {
+		case !ch.subscribed:
 			unsubscribed++
+		case ch.refs > 0:
+			silence = max(silence, ch.conn.silence())
 		}
 	}
-	return channels, unsubscribed
+	return channels, unsubscribed, silence
 }
 
 // Reliable reports whether waiters may count on the messages of a channel: the server has acknowledged it, and there is no doubt.
@@ -131,22 +136,6 @@ func (s *Subscriber) Reliable(name string) bool {
 	defer s.mu.Unlock()
 	ch := s.channels[name]
 	return ch != nil && ch.subscribed && !time.Now().Before(ch.doubtedUntil)
-}
-
-// Missing reports whether the server had not acknowledged a channel for that long when a request was sent to it which it has answered, though
-// it has not refused it either. It is so if the answer to an earlier request, half of that before, found the same: a process that was frozen
-// after SUBSCRIBE may read one answer before the acknowledgement.
-func (s *Subscriber) Missing(name string, sent time.Time, long time.Duration) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	ch, now := s.channels[name], time.Now()
-	if ch == nil || ch.subscribed || ch.denied != nil || sent.Sub(ch.lostAt) < long {
-		return false
-	}
-	if ch.missedAt.Before(ch.lostAt) {
-		ch.missedAt = now
-	}
-	return now.Sub(ch.missedAt) >= long/2
 }
 
 // Doubt notes that the server passes over the waiters of a channel though it has acknowledged it: it does not count this subscriber, because
@@ -205,8 +194,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, name string) error {
 func (s *Subscriber) channelLocked(name string) *channel {
 	ch := s.channels[name]
 	if ch == nil {
-		now := time.Now()
-		ch = &channel{prefix: name, ids: []string{s.unusedLocked()}, settled: make(chan struct{}), lostAt: now, idleSince: now}
+		ch = &channel{prefix: name, ids: []string{s.unusedLocked()}, settled: make(chan struct{}), idleSince: time.Now()}
 		s.channels[name], s.names[name+ch.ids[0]], s.drawnAt = ch, ch, time.Time{}
 		s.sweepLaterLocked(channelIdleTimeout)
 		s.reconnectLocked()
@@ -300,7 +288,10 @@ func (ch *channel) allNames() (names []string) {
 func (s *Subscriber) Hold(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.channelLocked(name).refs++
+	ch := s.channelLocked(name)
+	if ch.refs++; ch.subscribed {
+		ch.conn.watchLocked()
+	}
 }
 
 // Use makes the id of a request that waits one of the channel's, which it is not yet if the channel was made after the request.
@@ -337,16 +328,6 @@ func (s *Subscriber) Release(name string) {
 		ch.refs--
 		ch.idleSince = time.Now()
 		s.sweepLaterLocked(channelIdleTimeout)
-	}
-}
-
-// Replace closes the channel's connection and subscribes again on a new one. Call it when messages were sent but not
-// received.
-func (s *Subscriber) Replace(name string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if ch := s.channels[name]; ch != nil && ch.conn != nil {
-		s.discardLocked(ch.conn)
 	}
 }
 
@@ -404,7 +385,7 @@ func (s *Subscriber) sweep() {
 func (s *Subscriber) detachLocked(ch *channel) {
 	ch.conn, ch.stale = nil, true
 	if ch.subscribed {
-		ch.subscribed, ch.settled, ch.lostAt = false, make(chan struct{}), time.Now()
+		ch.subscribed, ch.settled = false, make(chan struct{})
 	}
 }
 
@@ -477,7 +458,7 @@ func (s *Subscriber) subscribeOn(node *redis.Client, channels []*channel) {
 	c := s.connTo(node)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, open := s.conns[c]; !open {
+	if c == nil || !c.openLocked() {
 		return
 	}
 	for _, ch := range channels {
@@ -496,7 +477,14 @@ func (s *Subscriber) checkAck(c *conn, channels []*channel) {
 	for _, ch := range channels {
 		if ch.conn == c && !ch.subscribed && ch.denied == nil && !s.closed {
 			s.discardLocked(c)
+			s.wg.Go(func() { s.cfg.Unacknowledged(ch.prefix) })
 			return
 		}
 	}
+}
+
+// afterAckTimeout calls f after ackTimeout, in two halves: a process that was frozen finds that a timer is over before it has read the answer
+// that came meanwhile.
+func afterAckTimeout(f func()) {
+	time.AfterFunc(ackTimeout/2, func() { time.AfterFunc(ackTimeout/2, f) })
 }

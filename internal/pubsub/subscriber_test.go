@@ -61,6 +61,8 @@ func newFixture(t *testing.T, rdb redis.UniversalClient) *fixture {
 		Received:   func(payload string) { r.received <- payload },
 		Subscribed: func(channel string) { r.resumed <- channel },
 		Denied:     func(channel string, err error) { r.denied <- channel + ": " + err.Error() },
+
+		Unacknowledged: func(channel string) { r.denied <- channel + ": not acknowledged" },
 	})
 	return r
 }
@@ -187,40 +189,31 @@ func TestSubscribeWaitsForReply(t *testing.T) {
 
 // TestLostConnectionIsReplaced checks that a lost subscription is reported at once, and replaced soon.
 func TestLostConnectionIsReplaced(t *testing.T) {
-	for _, c := range []struct {
-		name string
-		lose func(r *fixture)
-	}{
-		{"cut", func(r *fixture) { r.net.CutSubscriptions() }},
-		{"replaced, because messages did not come", func(r *fixture) { r.net.BlackholeSubscriptions(); r.Replace("c") }},
-	} {
-		subtest(t, c.name, func(r *fixture) {
-			for _, name := range []string{"c", "d"} {
-				r.mustSubscribe(name)
-				r.expect("resumed", r.resumed, name)
+	inBubble(t, func(r *fixture) {
+		for _, name := range []string{"c", "d"} {
+			r.mustSubscribe(name)
+			r.expect("resumed", r.resumed, name)
+		}
+		for range 3 {
+			before := r.SubscribedSince("c")
+			r.net.Down()
+			synctest.Wait()
+			r.expectUnsubscribed("c")
+			r.expectUnsubscribed("d")
+			r.net.Restore()
+			time.Sleep(time.Millisecond)
+			r.mustSubscribe("c")
+			r.mustSubscribe("d")
+			if !r.SubscribedSince("c").After(before) {
+				r.Error("the gap is not visible in SubscribedSince")
 			}
-			for range 3 {
-				before := r.SubscribedSince("c")
-				r.net.Down()
-				c.lose(r)
-				synctest.Wait()
-				r.expectUnsubscribed("c")
-				r.expectUnsubscribed("d")
-				r.net.Restore()
-				time.Sleep(time.Millisecond)
-				r.mustSubscribe("c")
-				r.mustSubscribe("d")
-				if !r.SubscribedSince("c").After(before) {
-					r.Error("the gap is not visible in SubscribedSince")
-				}
-				if a, b := <-r.resumed, <-r.resumed; a+b != "cd" && a+b != "dc" {
-					r.Errorf("resumed: %s, %s", a, b)
-				}
-				r.mini.Publish("c", "hello")
-				r.expect("received", r.received, "hello")
+			if a, b := <-r.resumed, <-r.resumed; a+b != "cd" && a+b != "dc" {
+				r.Errorf("resumed: %s, %s", a, b)
 			}
-		})
-	}
+			r.mini.Publish("c", "hello")
+			r.expect("received", r.received, "hello")
+		}
+	})
 }
 
 // TestReconnectBackoff checks that only consecutive losses delay a reconnect.
@@ -267,7 +260,7 @@ func TestReconnectionOfGoRedisIsVisible(t *testing.T) {
 			}
 			return cmd == "CLIENT"
 		})
-		r.Replace("other")
+		r.net.CutSubscriptions()
 		r.mustSubscribe("c")
 		before := r.SubscribedSince("c")
 		time.Sleep(time.Second)
@@ -283,24 +276,6 @@ func TestReconnectionOfGoRedisIsVisible(t *testing.T) {
 		synctest.Wait()
 		if now := r.SubscribedSince("c"); r.dials.Load() == dials || !now.After(before) {
 			r.Errorf("%d dials, subscribed since %v before and %v after", r.dials.Load()-dials, before, now)
-		}
-	})
-}
-
-func TestReplaceWithoutSubscription(t *testing.T) {
-	inBubble(t, func(r *fixture) {
-		r.Replace("c")
-		r.Release("c")
-		time.Sleep(time.Hour)
-		if n := r.dials.Load(); n != 0 {
-			r.Errorf("%d connections", n)
-		}
-		r.mustSubscribe("c")
-		r.expect("resumed", r.resumed, "c")
-		r.Replace("d")
-		synctest.Wait()
-		if n := r.dials.Load(); n != 1 || !r.IsSubscribed("c") {
-			r.Errorf("%d connections", n)
 		}
 	})
 }
@@ -404,8 +379,6 @@ func TestClose(t *testing.T) {
 				r.Error(err)
 			}
 			r.expectUnsubscribed("c")
-			r.Replace("c")
-			synctest.Wait()
 			if n := r.mini.PubSubNumSub("c")["c"]; n != 0 {
 				r.Errorf("%d subscriptions left", n)
 			}
@@ -571,7 +544,7 @@ func TestReconnectBackoffAfterAcknowledgements(t *testing.T) {
 			return true
 		})
 		r.dials.Store(0)
-		r.Replace("c")
+		r.net.CutSubscriptions()
 		time.Sleep(5 * time.Second)
 		r.mini.Server().SetPreHook(nil)
 		time.Sleep(time.Second)

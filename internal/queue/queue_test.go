@@ -1,7 +1,6 @@
 package queue
 
 import (
-	"slices"
 	"testing"
 	"time"
 
@@ -215,49 +214,6 @@ func TestMissed(t *testing.T) {
 		}
 		if got := q.Missed(&Rules{Timeout: 10}, c.now, c.since, c.asked); got != c.want {
 			t.Errorf("subscribed at %d, asked at %d, notified at %d, now %d: %v", c.since, c.asked, c.notified, c.now, got)
-		}
-	}
-}
-
-func TestExpected(t *testing.T) {
-	for _, c := range []struct {
-		since, asked claim.Instant
-		want         bool
-	}{{0, 2, false}, {1, 2, true}, {2, 2, true}, {3, 2, false}} {
-		if got := GrantExpected(c.since, c.asked, false); got != c.want {
-			t.Errorf("subscribed at %d, asked at %d: %v", c.since, c.asked, got)
-		}
-	}
-	if GrantExpected(1, 2, true) {
-		t.Error("a message is expected although the heartbeat has said that none comes")
-	}
-}
-
-func TestReview(t *testing.T) {
-	by := func(d time.Duration, channel string) Message { return Message{at(d), channel} }
-	gone := func(m Message) Message { m.By = 0; return m }
-	a, later, other := by(ms, "a"), by(3*ms, "a"), by(2*ms, "b")
-	for _, c := range []struct {
-		name     string
-		now      time.Duration
-		expected []Message
-		stale    []string
-		left     []Message
-		next     time.Duration
-	}{
-		{"too early", 0, []Message{a, other}, nil, []Message{a, other}, ms},
-		{"the earliest is next", 0, []Message{other, a}, nil, []Message{other, a}, ms},
-		{"stale", ms, []Message{a, later, other}, []string{"a"}, []Message{gone(a), gone(later), other}, 2 * ms},
-		{"both", 2 * ms, []Message{other, a, later}, []string{"b", "a"}, []Message{gone(other), gone(a), gone(later)}, 0},
-		{"gone before", time.Hour, []Message{gone(a)}, nil, []Message{gone(a)}, 0},
-	} {
-		list := slices.Clone(c.expected)
-		stale, next := Review(at(c.now), list)
-		if !slices.Equal(stale, c.stale) || !slices.Equal(list, c.left) {
-			t.Errorf("%s: %v is stale, %v is left", c.name, stale, list)
-		}
-		if want := at(c.next); c.next > 0 && next != want || c.next == 0 && next != 0 {
-			t.Errorf("%s: next at %v, want %v", c.name, next.Sub(start), c.next)
 		}
 	}
 }

@@ -298,6 +298,7 @@ type conn struct {
 
 	// Guarded by net.mu:
 	subscribed   bool
+	written      time.Time // when the last write is delivered, if that is delayed
 	dropReplies  bool
 	handshake    bool      // what was written last is part of the handshake
 	held         []byte    // written while the network is frozen
@@ -317,15 +318,41 @@ func (c *conn) Write(b []byte) (int, error) {
 		return len(b), nil
 	}
 	fault, hit, delay := c.net.faultFor(c, b)
-	time.Sleep(delay)
-	switch {
-	case hit && fault == LoseRequest:
-		_ = c.Close()
-		return len(b), nil
-	case hit:
-		c.net.locked(func() { c.replyFault = &fault })
+	deliver := func() (int, error) {
+		switch {
+		case hit && fault == LoseRequest:
+			_ = c.Close()
+			return len(b), nil
+		case hit:
+			c.net.locked(func() { c.replyFault = &fault })
+		}
+		return c.Conn.Write(b)
 	}
-	return c.Conn.Write(b)
+	if at := c.due(delay); !at.IsZero() {
+		b = bytes.Clone(b)
+		time.AfterFunc(time.Until(at), func() { _, _ = deliver() })
+		return len(b), nil
+	}
+	time.Sleep(delay)
+	return deliver()
+}
+
+// due returns when a delayed write on a subscription is to be delivered, after those before it; zero: the writer itself waits. go-redis writes
+// on a subscription with a mutex locked that it also locks to receive, and while a goroutine waits for a mutex the clock of a bubble does
+// not advance.
+func (c *conn) due(delay time.Duration) time.Time {
+	c.net.mu.Lock()
+	defer c.net.mu.Unlock()
+	now := time.Now()
+	if !c.subscribed || delay == 0 && !c.written.After(now) {
+		return time.Time{}
+	}
+	if at := now.Add(delay); at.After(c.written) {
+		c.written = at
+	} else {
+		c.written = c.written.Add(time.Microsecond)
+	}
+	return c.written
 }
 
 // hold keeps what is written while the network is frozen, and reports whether it is.

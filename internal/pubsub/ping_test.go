@@ -1,0 +1,205 @@
+package pubsub
+
+import (
+	"bytes"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2/server"
+)
+
+// countPings counts the PINGs that are sent from now on.
+func (r *fixture) countPings() *atomic.Int32 {
+	var n atomic.Int32
+	r.net.Watch(func(sent []byte) { n.Add(int32(bytes.Count(sent, []byte("\r\nping\r\n")))) })
+	return &n
+}
+
+// expectSilence checks what Stats says of the connections that are in use.
+func (r *fixture) expectSilence(want time.Duration) {
+	r.Helper()
+	if _, _, silence := r.Stats(); silence != want {
+		r.Errorf("silent for %v, want %v", silence, want)
+	}
+}
+
+// TestSilentConnectionIsPinged checks that a connection is sent a PING when it is in use and nothing has come for a while, and only then.
+func TestSilentConnectionIsPinged(t *testing.T) {
+	inBubble(t, func(r *fixture) {
+		r.mustSubscribe("c")
+		pings := r.countPings()
+		expect := func(when string, want int32) {
+			r.Helper()
+			synctest.Wait()
+			if got := pings.Swap(0); got != want {
+				r.Errorf("%s: %d PINGs, want %d", when, got, want)
+			}
+		}
+		time.Sleep(time.Hour)
+		expect("unused for an hour", 0)
+		r.expectSilence(0)
+		r.Hold("c")
+		time.Sleep(time.Nanosecond)
+		expect("used after that", 1)
+		time.Sleep(10*pingInterval - 2*time.Second)
+		expect("silent", 9)
+		r.expectSilence(pingInterval - 2*time.Second + time.Nanosecond)
+		for range 100 {
+			time.Sleep(time.Second)
+			r.mini.Publish("c", "hello")
+			<-r.received
+		}
+		expect("with messages", 0)
+		r.Release("c")
+		time.Sleep(time.Hour)
+		expect("unused again", 0)
+		if n := r.dials.Load(); n != 1 {
+			r.Errorf("%d connections", n)
+		}
+	})
+}
+
+// TestDeadConnectionIsReplaced checks how soon a connection is replaced on which nothing arrives any more, and that this takes waiters.
+func TestDeadConnectionIsReplaced(t *testing.T) {
+	for name, used := range map[string]bool{"used": true, "unused": false} {
+		subtest(t, name, func(r *fixture) {
+			r.mustSubscribe("c")
+			r.expect("resumed", r.resumed, "c")
+			if used {
+				r.Hold("c")
+			}
+			r.net.BlackholeSubscriptions()
+			time.Sleep(pingInterval + ackTimeout - time.Nanosecond)
+			synctest.Wait()
+			if !r.IsSubscribed("c") || r.dials.Load() != 1 {
+				r.Error("replaced too soon")
+			}
+			if !used {
+				time.Sleep(time.Hour)
+				if n := r.dials.Load(); n != 1 {
+					r.Errorf("%d connections", n)
+				}
+				return
+			}
+			time.Sleep(time.Nanosecond)
+			r.expect("resumed", r.resumed, "c")
+			time.Sleep(time.Hour) // it is watched as well
+			if _, _, silence := r.Stats(); silence > pingInterval || r.dials.Load() != 2 {
+				r.Errorf("silent for %v, %d connections", silence, r.dials.Load())
+			}
+		})
+	}
+}
+
+// TestSlowAnswersReplaceNothing checks that the answer to a PING may take almost as long as is waited for it.
+func TestSlowAnswersReplaceNothing(t *testing.T) {
+	inBubble(t, func(r *fixture) {
+		r.mustSubscribe("c")
+		r.net.DelayReplies(ackTimeout - time.Millisecond)
+		r.Hold("c")
+		time.Sleep(time.Minute)
+		if n := r.dials.Load(); n != 1 {
+			r.Errorf("%d connections", n)
+		}
+	})
+}
+
+// TestCheck checks when the function is called, and that a message that was published before the call of Check has come by then.
+func TestCheck(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		fault    func(r *fixture)
+		cut      bool // after the call
+		lost     bool
+		called   time.Duration // after Check; -1: it is not
+		replaced bool
+	}{
+		{"the message has come", func(r *fixture) { r.net.DelayReplies(time.Second) }, false, false, time.Second, false},
+		{"it is lost", func(r *fixture) { r.net.LoseMessages() }, false, true, 0, true},
+		{"the connection is dead", func(r *fixture) { r.net.BlackholeSubscriptions() }, false, true, ackTimeout, true},
+		{"the connection is lost first", func(r *fixture) { r.net.BlackholeSubscriptions() }, true, true, -1, true},
+	} {
+		subtest(t, c.name, func(r *fixture) {
+			r.mustSubscribe("c")
+			r.expect("resumed", r.resumed, "c")
+			c.fault(r)
+			start := time.Now()
+			go r.mini.Publish("c", "hello")
+			synctest.Wait()
+			called := make(chan bool, 1)
+			r.Check("c", func() bool { called <- len(r.received) == 0; return len(r.received) == 0 })
+			if c.cut {
+				r.net.CutSubscriptions()
+			}
+			time.Sleep(time.Minute / 2)
+			select {
+			case lost := <-called:
+				if lost != c.lost || c.called < 0 {
+					r.Errorf("lost: %v", lost)
+				}
+			default:
+				if c.called >= 0 {
+					r.Error("not called")
+				}
+			}
+			if replaced := len(r.resumed) == 1; replaced != c.replaced || replaced == (r.dials.Load() == 1) {
+				r.Errorf("replaced: %v, %d connections", replaced, r.dials.Load())
+			}
+			if since := r.SubscribedSince("c"); c.replaced && c.called >= 0 && since.Sub(start) != c.called {
+				r.Errorf("replaced after %v, want %v", since.Sub(start), c.called)
+			}
+		})
+	}
+	subtest(t, "without a subscription", func(r *fixture) {
+		r.Check("c", func() bool { r.Error("called"); return true })
+		time.Sleep(time.Minute)
+		if n := r.dials.Load(); n != 0 {
+			r.Errorf("%d connections", n)
+		}
+	})
+	subtest(t, "while another PING is under way", func(r *fixture) {
+		r.mustSubscribe("c")
+		r.net.DelayReplies(time.Second)
+		start := time.Now()
+		called := make(chan time.Duration, 3)
+		check := func() { r.Check("c", func() bool { called <- time.Since(start); return false }) }
+		check()
+		time.Sleep(time.Second / 2)
+		check()
+		check()
+		for _, want := range []time.Duration{time.Second, 2 * time.Second, 2 * time.Second} {
+			if got := <-called; got != want {
+				r.Errorf("called after %v, want %v", got, want)
+			}
+		}
+	})
+	subtest(t, "during Close", func(r *fixture) {
+		r.mustSubscribe("c")
+		r.net.BlackholeSubscriptions()
+		r.Check("c", func() bool { r.Error("called"); return true })
+		r.Close()
+		time.Sleep(time.Minute)
+	})
+}
+
+// TestPingRefused checks that a user without the right to PING keeps the connection, and is not told of a refused channel.
+func TestPingRefused(t *testing.T) {
+	inBubble(t, func(r *fixture) {
+		r.mustSubscribe("c")
+		r.mini.Server().SetPreHook(func(c *server.Peer, cmd string, _ ...string) bool {
+			if cmd == "PING" {
+				c.WriteError("NOPERM User lock has no permissions to run the 'ping' command")
+			}
+			return cmd == "PING"
+		})
+		r.Hold("c")
+		called := make(chan struct{}, 1)
+		r.Check("c", func() bool { called <- struct{}{}; return false })
+		time.Sleep(time.Minute)
+		if n := r.dials.Load(); n != 1 || len(r.denied) > 0 || len(called) != 1 {
+			r.Errorf("%d connections, %d denials, %d calls", n, len(r.denied), len(called))
+		}
+	})
+}
