@@ -131,8 +131,9 @@ func newSet(policies ...string) *Set {
 		set.PlainKey = true
 		set.Complete = set.script("complete")
 		set.Fast = set.fasts("mutex_acquire", "mutex_release", "mutex_hand_on", "mutex_renew")
+		set.Fast.Acquire.Keys = set.Fast.Acquire.Keys[:2] // it does not look at the queue
 	case "fair":
-		set.Fast = set.fasts("fair_acquire", "mutex_release", "mutex_hand_on", "mutex_renew")
+		set.Fast = set.fasts("mutex_acquire", "mutex_release", "mutex_hand_on", "mutex_renew")
 	case "redlock":
 		set.KeyKind, set.PlainKey = "mutex", true // at each server it is a mutex
 		set.RaiseFence, set.Identity = set.script("raise_fence"), set.script("identity")

@@ -1,6 +1,8 @@
--- mutex_acquire: takes a free mutex, also past the queue, or refuses it while somebody else holds it.
+-- mutex_acquire: takes a free lock, or refuses it while somebody else holds it. Of a mutex it does so past the queue; of a fair lock, which
+-- names its queue, only while nobody waits.
 -- KEYS[1] lock     string: the holder's token, as SET token NX PX writes it, so that it expires at the very millisecond
 -- KEYS[2] meta     hash: seq is the last fence; less than 0 while there may be tombstones
+-- KEYS[3] queue    zset: the waiters; only of a fair lock
 -- ARGV[1] token    of this request
 -- ARGV[2] ttl      ms of the lease
 -- ARGV[3] epoch    µs: see LONGEST_EPOCH, for which it is left out
@@ -8,8 +10,9 @@
 -- writes KEYS[1..2]; work O(1). A refusal has tried to write, so it is none of a read-only server
 -- include: lib/constants
 local call, pcall = redis.call, redis.pcall
-local lock, meta = KEYS[1], KEYS[2]
+local lock, meta, queue = KEYS[1], KEYS[2], KEYS[3]
 local token, ttl, epoch = ARGV[1], ARGV[2], ARGV[3] or LONGEST_EPOCH
+if queue and call('EXISTS', queue) == 1 then return UNDECIDED end
 
 local last = tonumber(pcall('HGET', meta, 'seq'))
 local time = call('TIME')
