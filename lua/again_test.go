@@ -99,8 +99,8 @@ func TestUndecidedWritesNothing(t *testing.T) {
 					args   []any
 				}{
 					{fast.Acquire, fastArgs(c.set, token, c.policyArg)},
-					{fast.Release, protocol.FastReleaseArgs(nil, token)},
-					{fast.HandOn, protocol.HandOnArgs(nil, token, channelPrefix, protocol.EpochOf(metadataTTL), way)},
+					{fast.Release, []any{token}},
+					{fast.HandOn, []any{token, channelPrefix, protocol.EpochOf(metadataTTL), way}},
 				} {
 					if call.script == nil {
 						continue
@@ -170,7 +170,7 @@ func readOnlyCalls(b *bench) []onReadOnly {
 		{"heartbeat of a holder", busy, set.Heartbeat, heartbeat(held)},
 		{"heartbeat without tokens", busy, set.Heartbeat, heartbeat()},
 		{"renew, in full", busy, set.Renew, renewArgs(held, ttl)},
-		{"raise_fence", busy, set.RaiseFence, protocol.RaiseFenceArgs(nil, held, int64(1), int64(metadataTTL), 0)},
+		{"raise_fence", busy, set.RaiseFence, []any{held, int64(1), int64(metadataTTL), 0}},
 		{"release", busy, set.Release, releaseArgs(held, 0, 0)},
 		{"release of one that only waits", busy, set.Release, releaseArgs(waits, 0, 1)},
 		{"release of an unknown token, to tombstone", busy, set.Release, releaseArgs(unknown, 1000, 1)},

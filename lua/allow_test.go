@@ -27,7 +27,7 @@ func (b *bench) allow(want int, limits, token string, limit, remaining, resetAft
 }
 
 func allowArgs(token, limits string) []any {
-	return protocol.AllowArgs(nil, token, ttl, limits, int64(metadataTTL))
+	return []any{token, ttl, limits, int64(metadataTTL)}
 }
 
 func (b *bench) evalAllow(token, limits string) protocol.AcquireReply {

@@ -116,7 +116,7 @@ func TestFastReleaseOfAnExpiredLease(t *testing.T) {
 				}
 				fast := func(token string, want int64) {
 					b.Helper()
-					n, err := b.run(c.set.Fast.Release, protocol.FastReleaseArgs(nil, token)...).Int64()
+					n, err := b.run(c.set.Fast.Release, token).Int64()
 					check.That(b, err == nil && n == want, "the fast script replied %d, want %d (%v)", n, want, err)
 				}
 				take(c.longer, 60_000)
@@ -175,7 +175,7 @@ func TestHandOnWithoutSubscription(t *testing.T) {
 		b.listen("b")
 		handOn := func(want int64) {
 			b.Helper()
-			args := protocol.HandOnArgs(nil, own, channelPrefix, protocol.EpochOf(metadataTTL), way)
+			args := []any{own, channelPrefix, protocol.EpochOf(metadataTTL), way}
 			code, err := b.run(b.set.Fast.HandOn, args...).Int64()
 			must.That(b, err == nil && code == want, "the fast script replied %d, want %d (%v)", code, want, err)
 		}
@@ -202,7 +202,7 @@ func TestWaiterSaysHowItIsReached(t *testing.T) {
 				sub = b.rdb.Subscribe(ctx, prefix+"wake:"+keeper)
 				must.Get(sub.Receive(ctx))(b)
 			}
-			args := protocol.HandOnArgs(nil, own, channelPrefix, protocol.EpochOf(metadataTTL), way)
+			args := []any{own, channelPrefix, protocol.EpochOf(metadataTTL), way}
 			code, err := b.run(b.set.Fast.HandOn, args...).Int64()
 			must.That(b, err == nil && (code == lua.Granted) == (keeper == "b"+way), "%s: the fast script replied %d (%v)", keeper, code, err)
 			if code == lua.Undecided {
@@ -227,7 +227,7 @@ func TestGrantToUncountedWaiterStands(t *testing.T) {
 			b.rdb.FlushAll(ctx)
 			own, waiter := b.token("a", 1), b.token("b", 1)
 			b.code(b.acquire(own, 0), lua.Granted)
-			args := protocol.AcquireArgs(nil, waiter, ttl, b.policyArg, int64(metadataTTL), queueTTL, 0, 1)
+			args := []any{waiter, ttl, b.policyArg, int64(metadataTTL), queueTTL, 0, 1}
 			b.code(b.eval(b.set.Acquire, args), lua.Waiting)
 			b.listen("c")
 			b.code(b.acquire(b.token("c", 1), heartbeatTTL), lua.Waiting)

@@ -17,7 +17,7 @@ import (
 )
 
 // The header of every transition documents its arguments and replies. These tests compare it with the body of the script,
-// with the function in internal/protocol/args.go that puts ARGV together, and with the list of reply codes in Go.
+// with the call that internal/server/calls.go makes of it, and with the list of reply codes in Go.
 
 var (
 	headerKey = regexp.MustCompile(`^-- KEYS\[(\d)\] (\w+)`)
@@ -65,16 +65,13 @@ func headerOf(t *testing.T, path string) (h header) {
 	return h
 }
 
-// builderOf is the function in args.go that puts ARGV of a fast script together.
-func builderOf(path string) string {
+// callOf is the call in calls.go of a script: "release", "fast_release" for all fast scripts that release, or "fast_hand_on".
+func callOf(path string) string {
 	name := strings.TrimSuffix(path, ".lua")
 	if !isFast(path) {
 		return name
 	}
 	_, transition, _ := strings.Cut(name, "_")
-	if transition == "hand_on" {
-		return transition
-	}
 	return "fast_" + transition
 }
 
@@ -86,7 +83,7 @@ func read(t *testing.T, name string) string {
 
 func TestHeadersMatchBodiesAndCallers(t *testing.T) {
 	t.Parallel()
-	builders := builders(t)
+	calls := callsInGo(t)
 	for _, path := range headed(t) {
 		h, args := headerOf(t, path), []string(nil)
 		for _, key := range h.keys {
@@ -95,13 +92,13 @@ func TestHeadersMatchBodiesAndCallers(t *testing.T) {
 		if want := keyNames[:len(h.keys)]; len(h.keys) == 0 || !isFast(path) && !slices.Equal(h.keys, want) {
 			t.Errorf("%s: keys %v; the prelude names them %v", path, h.keys, want)
 		}
-		for _, arg := range builders[builderOf(path)] { // of those that a fast script takes, a builder has more
+		for _, arg := range calls[callOf(path)] { // of those that one fast script takes, another may take only some
 			if !isFast(path) || slices.Contains(h.args, arg) {
 				args = append(args, arg)
 			}
 		}
 		if !slices.Equal(args, h.args) {
-			t.Errorf("%s: the header has ARGV %v, args.go puts together %v", path, h.args, builders[builderOf(path)])
+			t.Errorf("%s: the header has ARGV %v, calls.go sends %v", path, h.args, calls[callOf(path)])
 		}
 
 		body := regexp.MustCompile(`(?m)^\s*--.*$`).ReplaceAllString(read(t, path), "")
@@ -135,25 +132,41 @@ func snake(name string) string {
 	return strings.ToLower(regexp.MustCompile(`([a-z])([A-Z])`).ReplaceAllString(name, "${1}_${2}"))
 }
 
-// builders returns the parameters of each function in args.go, by transition, without the slice that it appends to.
-func builders(t *testing.T) map[string][]string {
+// callsInGo returns the names of the arguments of each call in calls.go, such as r.set(call, r.fast.Renew, token, ttl), by script.
+func callsInGo(t *testing.T) map[string][]string {
 	t.Helper()
-	f := must.Get(parser.ParseFile(token.NewFileSet(), "../internal/protocol/args.go", nil, 0))(t)
+	f := must.Get(parser.ParseFile(token.NewFileSet(), "../internal/server/calls.go", nil, 0))(t)
 	list := map[string][]string{}
-	for _, d := range f.Decls {
-		fn, ok := d.(*ast.FuncDecl)
-		if !ok {
-			continue
+	ast.Inspect(f, func(n ast.Node) bool {
+		call, ok := n.(*ast.CallExpr)
+		if !ok || nameOf(call.Fun) != "set" {
+			return true
 		}
-		var names []string
-		for _, p := range fn.Type.Params.List {
-			for _, n := range p.Names {
-				names = append(names, snake(n.Name))
-			}
+		script := call.Args[1].(*ast.SelectorExpr)
+		name := snake(script.Sel.Name)
+		if nameOf(script.X) == "fast" {
+			name = "fast_" + name
 		}
-		list[snake(strings.TrimSuffix(fn.Name.Name, "Args"))] = names[1:]
-	}
+		check.That(t, list[name] == nil, "calls.go calls %s twice", name)
+		for _, arg := range call.Args[2:] {
+			list[name] = append(list[name], snake(nameOf(arg)))
+		}
+		return true
+	})
 	return list
+}
+
+// nameOf returns the name of what an expression is: of r.args.ttl it is ttl, of int64(fence) fence.
+func nameOf(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.Ident:
+		return e.Name
+	case *ast.SelectorExpr:
+		return e.Sel.Name
+	case *ast.CallExpr:
+		return nameOf(e.Args[0])
+	}
+	return ""
 }
 
 // TestScriptsArePortable checks that scripts use nothing that behaves differently elsewhere, and that none reads a range from an offset: the

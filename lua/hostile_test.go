@@ -130,10 +130,10 @@ func (b *hostileBench) calls(value string) []hostileCall {
 	own, set, fast := b.token("x", 1), b.set, protocol.FastOf(b.set, b.policyArg)
 	list := []hostileCall{
 		{fast.Acquire, fastArgs(set, own, b.policyArg)},
-		{fast.Release, protocol.FastReleaseArgs(nil, own)},
-		{fast.HandOn, protocol.HandOnArgs(nil, own, channelPrefix, protocol.EpochOf(metadataTTL), way)},
-		{fast.HandOn, protocol.HandOnArgs(nil, value, channelPrefix, protocol.EpochOf(metadataTTL), way)},
-		{fast.Renew, protocol.FastRenewArgs(nil, own, ttl)},
+		{fast.Release, []any{own}},
+		{fast.HandOn, []any{own, channelPrefix, protocol.EpochOf(metadataTTL), way}},
+		{fast.HandOn, []any{value, channelPrefix, protocol.EpochOf(metadataTTL), way}},
+		{fast.Renew, []any{own, ttl}},
 		{set.Acquire, acquireArgs(own, ttl, 0, b.policyArg, 0)},
 		{set.Acquire, acquireArgs(own, ttl, heartbeatTTL, b.policyArg, 0)},
 		{set.Allow, allowArgs(own, b.policyArg)},
@@ -142,7 +142,7 @@ func (b *hostileBench) calls(value string) []hostileCall {
 		{set.Heartbeat, append(heartbeatArgs(0, b.policyArg), own)},
 		{set.Limit, limitArgs(b.policyArg, 0, "")},
 		// Who breaks a lock names the token that is there.
-		{set.Break, protocol.BreakArgs(nil, value, int64(metadataTTL), 1000, b.policyArg, "broken::")},
+		{set.Break, []any{value, int64(metadataTTL), 1000, b.policyArg, "broken::"}},
 	}
 	if set.Downgrade != nil {
 		upgrade := token("x", 2) + "u1"
@@ -154,7 +154,7 @@ func (b *hostileBench) calls(value string) []hostileCall {
 		}...)
 	}
 	for subject := range 4 {
-		list = append(list, hostileCall{set.Inspect, protocol.InspectArgs(nil, subject, 0, 10, value)})
+		list = append(list, hostileCall{set.Inspect, []any{subject, 0, 10, value}})
 	}
 	return slices.DeleteFunc(list, func(c hostileCall) bool { return c.script == nil })
 }

@@ -83,7 +83,7 @@ func (b *bench) downgrade(want int, lease string, fence int64, upgrade string) [
 }
 
 func downgradeArgs(lease string, fence int64, upgrade string) []any {
-	return protocol.DowngradeArgs(nil, lease, fence, int64(metadataTTL), upgrade, 60_000)
+	return []any{lease, fence, int64(metadataTTL), upgrade, 60_000}
 }
 
 // writes expects that a lease writes, or reads: that a reader is refused, or granted a lease, which it releases. The fast script may leave that

@@ -330,7 +330,7 @@ func TestInspectPagesOfPermitsByTheClock(t *testing.T) {
 // pause sets the pause, and expects so many ms of it.
 func (b *bench) pause(limits string, ms, want int64) {
 	b.Helper()
-	got := b.eval(b.set.Limit, protocol.LimitArgs(nil, int64(metadataTTL), limits, 0, "", ms))
+	got := b.eval(b.set.Limit, []any{int64(metadataTTL), limits, 0, "", ms})
 	b.code(got, lua.Granted)
 	must.That(b, got[6].(int64) == want, "reply %v, want a pause of %d ms", got, want)
 	b.checkCounts()
@@ -401,7 +401,7 @@ func TestHandOnKeepsLimitInForce(t *testing.T) {
 			b.semaphoreAcquire(lua.Granted, limits, other, 0)
 			b.semaphoreAcquire(lua.Waiting, limits, waiter, heartbeatTTL)
 			b.code(b.eval(b.set.Limit, limitArgs(limits, inForce, "")), lua.Granted)
-			args := protocol.HandOnArgs(nil, own, channelPrefix, protocol.EpochOf(metadataTTL), way)
+			args := []any{own, channelPrefix, protocol.EpochOf(metadataTTL), way}
 			code, err := b.run(b.set.Fast.HandOn, args...).Int64()
 			check.That(b, err == nil && code == want, "limit %d: the fast script replied %d, want %d (%v)", inForce, code, want, err)
 		}

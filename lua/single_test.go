@@ -42,25 +42,29 @@ var queueTTL = protocol.QueueTTL(heartbeatTTL)
 // acquireArgs is the arguments of acquire. A heartbeatTTL of 0 is a try.
 func acquireArgs[T int | int64](token string, ttl int, heartbeatTTL T, policyArg string, maxWait T) []any {
 	if heartbeatTTL == 0 {
-		return protocol.AcquireArgs(nil, token, ttl, policyArg, int64(metadataTTL), nil, nil, nil)
+		return []any{token, ttl, policyArg, int64(metadataTTL)}
 	}
-	return protocol.AcquireArgs(nil, token, ttl, policyArg, int64(metadataTTL), protocol.QueueTTL(int64(heartbeatTTL)), maxWait, nil)
+	return []any{token, ttl, policyArg, int64(metadataTTL), protocol.QueueTTL(int64(heartbeatTTL)), maxWait}
 }
 
+// releaseArgs is the arguments of release, as short as a keeper sends them.
 func releaseArgs(token string, tombstone int64, cancel int) []any {
-	return protocol.ReleaseArgs(nil, token, int64(metadataTTL), tombstone, cancel, 0)
+	if tombstone == 0 && cancel == 0 {
+		return []any{token, int64(metadataTTL)}
+	}
+	return []any{token, int64(metadataTTL), tombstone, cancel}
 }
 
 func renewArgs[T int | int64](token string, ttl T) []any {
-	return protocol.RenewArgs(nil, token, int64(ttl), int64(metadataTTL))
+	return []any{token, int64(ttl), int64(metadataTTL)}
 }
 
 func heartbeatArgs(rejoin int, policyArg string) []any {
-	return protocol.HeartbeatArgs(nil, int64(metadataTTL), rejoin, policyArg, queueTTL)
+	return []any{int64(metadataTTL), rejoin, policyArg, queueTTL}
 }
 
 func limitArgs(policyArg string, limit int, token string) []any {
-	return protocol.LimitArgs(nil, int64(metadataTTL), policyArg, limit, token, 0)
+	return []any{int64(metadataTTL), policyArg, limit, token, 0}
 }
 
 // bench is a server, and the keys of one lock on it.
@@ -144,7 +148,7 @@ func fastArgs(set *lua.Set, token, policyArg string) []any {
 	if fast != &set.FastWindow {
 		leaseTTL = ttl
 	}
-	return protocol.FastAcquireArgs(nil, token, leaseTTL, limits, protocol.EpochArg(metadataTTL))
+	return protocol.AppendArgs(nil, token, leaseTTL, limits, protocol.EpochArg(metadataTTL))
 }
 
 func (b *bench) eval(s *lua.Script, args []any) []any {
@@ -179,7 +183,7 @@ func (b *bench) release(token string, tombstoneTTL int64) []any {
 func (b *bench) renew(token string, keys int, ms int64) []any {
 	b.Helper()
 	if keys == 1 {
-		return b.eval(b.set.Fast.Renew, protocol.FastRenewArgs(nil, token, ms))
+		return b.eval(b.set.Fast.Renew, []any{token, ms})
 	}
 	return b.eval(b.set.Renew, renewArgs(token, ms))
 }
@@ -198,7 +202,7 @@ func (b *bench) endsIn(token string, ms int64) {
 // inspect returns a page of so many entries at most, of those behind the place of a token.
 func (b *bench) inspect(what int, place int64, most int, token string) []any {
 	b.Helper()
-	return b.eval(b.set.Inspect, protocol.InspectArgs(nil, what, place, most, token))
+	return b.eval(b.set.Inspect, []any{what, place, most, token})
 }
 
 func (b *bench) heartbeat(back int, rest ...any) []any {

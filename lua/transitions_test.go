@@ -58,7 +58,7 @@ func TestReleaseOfSeveral(t *testing.T) {
 			token := func(keeper string, serial int) string { return b.token(keeper, 10*round+serial) }
 			given, next := []any{token("a", 2), token("a", 1), token("a", 3), token("a", 4)}, token("b", 1)
 			b.enqueue(token("a", 1), token("a", 2), token("a", 3), next) // a4 has nothing
-			args := protocol.ReleaseArgs(nil, given[0], int64(metadataTTL), tombstone, 1, 0)
+			args := releaseArgs(given[0].(string), tombstone, 1)
 			b.code(b.eval(b.set.Release, append(args, given[1:]...)), lua.Granted)
 			waiters, _ := b.queue()
 			check.That(b, len(waiters) == 0, "%v still wait", waiters)
@@ -72,7 +72,7 @@ func TestReleaseOfSeveral(t *testing.T) {
 			b.code(b.release(next, 0), lua.Granted)
 
 			b.enqueue(token("b", 2), token("a", 5), token("a", 6)) // none of them has a lease
-			args = protocol.ReleaseArgs(nil, token("a", 7), int64(metadataTTL), tombstone, 1, 0)
+			args = releaseArgs(token("a", 7), tombstone, 1)
 			b.code(b.eval(b.set.Release, append(args, token("a", 6), token("a", 5))), lua.Left)
 			b.code(b.release(token("b", 2), 0), lua.Granted)
 		}
@@ -216,10 +216,10 @@ func TestWrongType(t *testing.T) {
 			{"try", set.Acquire, acquireArgs(b.token("c", 1), ttl, 0, b.policyArg, 0)},
 			{"acquire", set.Acquire, acquireArgs(b.token("c", 2), ttl, heartbeatTTL, b.policyArg, 0)},
 			{"allow", set.Allow, allowArgs(token("c", 1)+"c1", b.policyArg)},
-			{"renew", set.Fast.Renew, protocol.FastRenewArgs(nil, holder, ttl)},
+			{"renew", set.Fast.Renew, []any{holder, ttl}},
 			{"renew, in full", set.Renew, renewArgs(holder, ttl)},
-			{"inspect", set.Inspect, protocol.InspectArgs(nil, protocol.InspectHolders, 0, 10, "")},
-			{"raise_fence", set.RaiseFence, protocol.RaiseFenceArgs(nil, holder, int64(1), int64(metadataTTL), 0)},
+			{"inspect", set.Inspect, []any{protocol.InspectHolders, 0, 10, ""}},
+			{"raise_fence", set.RaiseFence, []any{holder, int64(1), int64(metadataTTL), 0}},
 			{"downgrade", set.Downgrade, downgradeArgs(holder, 1, "")},
 			{"release of the lease", set.Release, releaseArgs(holder, 0, 0)},
 			{"release of a waiter", set.Release, releaseArgs(waits, 0, 1)},
@@ -314,7 +314,7 @@ func TestCompleteStoresRecord(t *testing.T) {
 	onBothServers(t, lua.Once, func(b *bench) {
 		complete := func(token string, ms int64, want int) {
 			b.Helper()
-			b.code(b.eval(lua.Once.Complete, protocol.CompleteArgs(nil, token, ms)), want)
+			b.code(b.eval(lua.Once.Complete, []any{token, ms}), want)
 		}
 		lies := func(want string, least, most time.Duration) {
 			b.Helper()
@@ -350,7 +350,7 @@ func TestCompleteStoresRecord(t *testing.T) {
 
 func (b *bench) raiseFence(token string, least, up int64) []any {
 	b.Helper()
-	return b.eval(b.set.RaiseFence, protocol.RaiseFenceArgs(nil, token, least, int64(metadataTTL), up))
+	return b.eval(b.set.RaiseFence, []any{token, least, int64(metadataTTL), up})
 }
 
 // The embedded server does not report an uptime.
@@ -378,7 +378,7 @@ var notice = protocol.BreakNotice(protocol.Breaker{By: "ops", Reason: "stuck"})
 // breakToken breaks a token and expects this code, whether its keeper was told, and that there is no more to admit.
 func (b *bench) breakToken(token string, code, told int) {
 	b.Helper()
-	got := b.eval(b.set.Break, protocol.BreakArgs(nil, token, int64(metadataTTL), 60_000, b.policyArg, notice))
+	got := b.eval(b.set.Break, []any{token, int64(metadataTTL), 60_000, b.policyArg, notice})
 	want := fmt.Sprint([]any{code, told, 0})
 	must.That(b, fmt.Sprint(got) == want, "break returned %v, want %s", got, want)
 }

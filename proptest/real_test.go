@@ -319,7 +319,7 @@ func (b *realBench) limitChanges(*rapid.T) {
 	to := rapid.IntRange(1, 8).Draw(b.r, "limit")
 	b.time("the limit is set to %d", to)
 	b.limits.highest = max(b.limits.highest, to)
-	got := b.eval(b.set.Limit, protocol.LimitArgs(nil, scriptMetadataTTL, b.policyArg(), to, "", 0))
+	got := b.eval(b.set.Limit, []any{scriptMetadataTTL, b.policyArg(), to, "", 0})
 	atOnce, window := b.limits.inForce(b.w.history.last)
 	if held := b.limits.held(b.w, b.w.history.last); got[0] != lua.Granted || got[1] != int64(held) || got[2] != int64(atOnce) || got[4] != int64(window) ||
 		b.limits.window == 0 && atOnce != to || b.limits.window > 0 && window != to {
@@ -364,7 +364,7 @@ func (b *realBench) downgrades(*rapid.T) {
 	if l.writes && before.upgradeOf == q.token && b.copies[before.upgrade] {
 		upgrade = before.upgrade
 	}
-	got := b.eval(b.set.Downgrade, protocol.DowngradeArgs(nil, q.token, fence, scriptMetadataTTL, upgrade, tombstoneTTL.Milliseconds()))
+	got := b.eval(b.set.Downgrade, []any{q.token, fence, scriptMetadataTTL, upgrade, tombstoneTTL.Milliseconds()})
 	now := b.w.history.last.leases[q.token]
 	switch {
 	case holds && !late && got[0] == lua.Granted && !now.writes && uint64(got[1]) == now.fence && (now.fence > l.fence) == l.writes:
@@ -384,7 +384,7 @@ func (b *realBench) downgrades(*rapid.T) {
 // lists lists the holders.
 func (b *realBench) lists(*rapid.T) {
 	b.time("the holders are listed")
-	v, err := b.rdb.Eval(scriptCtx, b.set.Inspect.Text, b.keys, protocol.InspectArgs(nil, protocol.InspectHolders, 0, 1000, "")...).Slice()
+	v, err := b.rdb.Eval(scriptCtx, b.set.Inspect.Text, b.keys, protocol.InspectHolders, 0, 1000, "").Slice()
 	if err != nil {
 		b.failf("%v", err)
 	}
@@ -410,7 +410,7 @@ func (b *realBench) releases(q *request) {
 	before := b.w.history.last
 	var got []int64
 	if q.use == upgrades {
-		got = b.eval(b.set.Release, protocol.ReleaseArgs(nil, q.token, scriptMetadataTTL, tombstone, 1, 0))
+		got = b.eval(b.set.Release, []any{q.token, scriptMetadataTTL, tombstone, 1})
 	} else {
 		got = b.evalRelease(b.set, b.policyArg(), q.token, tombstone)
 	}
@@ -453,7 +453,7 @@ func (b *realBench) heartbeats(keeper string) {
 	if keeper == mute {
 		mode += protocol.HeartbeatUnsubscribed
 	}
-	args := protocol.HeartbeatArgs(nil, scriptMetadataTTL, mode, b.policyArg(), protocol.QueueTTL(heartbeatTimeout.Milliseconds()))
+	args := []any{scriptMetadataTTL, mode, b.policyArg(), protocol.QueueTTL(heartbeatTimeout.Milliseconds())}
 	for _, q := range b.w.requests {
 		if b.waiting[q] && b.w.terms(q.token).keeper == keeper {
 			list, args = append(list, q), append(args, q.token, int64(q.position))
@@ -527,7 +527,7 @@ func (b *realBench) raisesFence(*rapid.T) {
 	least := int64(l.fence) + rapid.SampledFrom([]int64{10000, 1, 0, -100000}).Draw(b.r, "more")
 	uptime := rapid.SampledFrom([]int64{0, time.Hour.Milliseconds()}).Draw(b.r, "uptime") // it has just been started
 	b.time("the fence of %s is raised to %d, uptime %d", q.token, least, uptime)
-	got := b.eval(b.set.RaiseFence, protocol.RaiseFenceArgs(nil, q.token, least, scriptMetadataTTL, uptime))
+	got := b.eval(b.set.RaiseFence, []any{q.token, least, scriptMetadataTTL, uptime})
 	fence := int64(b.w.history.last.leases[q.token].fence)
 	switch {
 	case !holds && got[0] == lua.Refused:

@@ -116,7 +116,7 @@ func (b *scriptBench) evalFastAcquire(set *lua.Set, token string, ttl int64, pol
 	if set.Limit != nil {
 		limits = policyArg
 	}
-	got := b.eval(protocol.FastOf(set, policyArg).Acquire, protocol.FastAcquireArgs(nil, token, ttl, limits, protocol.EpochArg(idle.Milliseconds())))
+	got := b.eval(protocol.FastOf(set, policyArg).Acquire, protocol.AppendArgs(nil, token, ttl, limits, protocol.EpochArg(idle.Milliseconds())))
 	if len(got) == 2 {
 		return nil
 	}
@@ -127,9 +127,9 @@ func (b *scriptBench) evalFastAcquire(set *lua.Set, token string, ttl int64, pol
 func (b *scriptBench) evalRenew(set *lua.Set, keys int, token string, ms int64) []int64 {
 	b.r.Helper()
 	if keys == 1 {
-		return b.eval(set.Fast.Renew, protocol.FastRenewArgs(nil, token, ms))
+		return b.eval(set.Fast.Renew, []any{token, ms})
 	}
-	return b.eval(set.Renew, protocol.RenewArgs(nil, token, ms, scriptMetadataTTL))
+	return b.eval(set.Renew, []any{token, ms, scriptMetadataTTL})
 }
 
 // evalRelease releases as a keeper does: sometimes by the fast scripts, and by the general one unless they have decided.
@@ -139,7 +139,7 @@ func (b *scriptBench) evalRelease(set *lua.Set, policyArg, token string, tombsto
 	fast := protocol.FastOf(set, policyArg)
 	if tombstone == 0 && fast.Release != nil {
 		if rapid.Bool().Draw(b.r, "fast") {
-			if got := b.eval(fast.Release, protocol.FastReleaseArgs(nil, token)); !slices.Equal(got, undecided) {
+			if got := b.eval(fast.Release, []any{token}); !slices.Equal(got, undecided) {
 				return got
 			}
 			of, _ := protocol.ParseToken(token)
@@ -148,13 +148,17 @@ func (b *scriptBench) evalRelease(set *lua.Set, policyArg, token string, tombsto
 			}
 		}
 		if fast.HandOn != nil && rapid.Bool().Draw(b.r, "hand on") {
-			args := protocol.HandOnArgs(nil, token, scriptWake, protocol.EpochOf(idle.Milliseconds()), ".5")
+			args := []any{token, scriptWake, protocol.EpochOf(idle.Milliseconds()), ".5"}
 			if got := b.eval(fast.HandOn, args); !slices.Equal(got, undecided) {
 				return got
 			}
 		}
 	}
-	return b.eval(set.Release, protocol.ReleaseArgs(nil, token, scriptMetadataTTL, tombstone, 0, 0))
+	args := []any{token, scriptMetadataTTL}
+	if tombstone > 0 {
+		args = append(args, tombstone, 0)
+	}
+	return b.eval(set.Release, args)
 }
 
 // longReply is a reply as a list. That of a fast script that acquires, or of a release, is a number: a fence alone, minus ms, and a code
@@ -185,14 +189,14 @@ const mute = "mute.5"
 
 // acquireArgs is the arguments of acquire. A heartbeatTTL of 0 is a try.
 func acquireArgs(token string, ttl, heartbeatTTL int64, policyArg string, maxWait int64) []any {
-	var uncounted any
-	if strings.HasPrefix(token, mute+":") {
-		uncounted = 1
+	args := []any{token, ttl, policyArg, scriptMetadataTTL}
+	if heartbeatTTL > 0 {
+		args = append(args, protocol.QueueTTL(heartbeatTTL), maxWait)
+		if strings.HasPrefix(token, mute+":") {
+			args = append(args, 1)
+		}
 	}
-	if heartbeatTTL == 0 {
-		return protocol.AcquireArgs(nil, token, ttl, policyArg, scriptMetadataTTL, nil, nil, nil)
-	}
-	return protocol.AcquireArgs(nil, token, ttl, policyArg, scriptMetadataTTL, protocol.QueueTTL(heartbeatTTL), maxWait, uncounted)
+	return args
 }
 
 // listen subscribes or unsubscribes a keeper.

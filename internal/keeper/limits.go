@@ -155,7 +155,7 @@ func (l *Lock) setLimit(ctx context.Context, limit int, pause int64) (protocol.L
 		}
 		token, _ := l.newToken("", 0, "")
 		call, inDoubt, err := l.k.RoundTrip(ctx, 0, func(p *server.Pending) {
-			l.SetLimitCall(&p.Call, limit, token, pause)
+			l.SetLimit(&p.Call, limit, token, pause)
 		})
 		if inDoubt = inDoubt && (limit > 0 || pause != 0); inDoubt { // a late copy would undo what others have set since
 			l.Tombstone(ctx, token)

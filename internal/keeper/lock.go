@@ -273,13 +273,13 @@ func (l *Lock) AdoptAs(ctx context.Context, token string, observer Observer) (*L
 // Forget deletes a record that Holders has returned. It blocks until the server has answered, until ctx ends, or until the
 // retry policy gives up.
 func (l *Lock) Forget(ctx context.Context, record string) error {
-	return l.change(ctx, func(p *server.Pending) { l.SetRelease(&p.Call, record, 0, server.UsedLease, l.spec.Yield) })
+	return l.change(ctx, func(p *server.Pending) { l.SetRelease(&p.Call, record, false, false, l.spec.Yield) })
 }
 
 // Keep makes a record that has no expiry last for d from now on. It blocks like Forget.
 func (l *Lock) Keep(ctx context.Context, record string, d time.Duration) error {
 	return l.change(ctx, func(p *server.Pending) {
-		l.SetCompletion(&p.Call, strings.TrimPrefix(record, protocol.RecordMark), server.Millis(d))
+		l.SetComplete(&p.Call, strings.TrimPrefix(record, protocol.RecordMark), server.Millis(d))
 	})
 }
 

@@ -49,7 +49,8 @@ func (l *Lock) askBreaker(token string, then func(b *protocol.Breaker)) {
 		}
 		then(b)
 	})}
-	l.SetBreakerCall(call, token)
+	l.SetInspect(call, protocol.InspectBreak, 0, server.PageSize, token)
+	call.Urgent = true
 	l.k.Transport.Send(call)
 }
 

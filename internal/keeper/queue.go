@@ -258,9 +258,10 @@ func (q *waitQueue) send(batch []*request) {
 	sent := time.Now() // before the subscription is looked at; see checkGrant
 	q.health.Sent(sent)
 	unsubscribed := q.isUnsubscribed()
-	call := l.HeartbeatCall(mode(unsubscribed), len(batch), func(call *transport.Call) { q.heartbeatDone(call, batch, sent, unsubscribed) })
+	call := &transport.Call{Done: transport.Func(func(call *transport.Call) { q.heartbeatDone(call, batch, sent, unsubscribed) })}
+	l.SetHeartbeat(call, mode(unsubscribed), len(batch))
 	for _, r := range batch {
-		call.Args = protocol.HeartbeatWaiter(call.Args, r.Token())
+		call.Args = append(call.Args, r.Token())
 	}
 	q.of.k.Transport.Send(call)
 }
@@ -302,15 +303,16 @@ func (q *waitQueue) rejoin(batch []*request) *transport.Call {
 	if len(batch) == 0 {
 		return nil
 	}
-	call := l.HeartbeatCall(protocol.HeartbeatUnsubscribed+protocol.HeartbeatRejoin, len(batch), func(call *transport.Call) {
+	call := &transport.Call{Done: transport.Func(func(call *transport.Call) {
 		for _, r := range batch {
 			q.step(r, claim.Event{Kind: claim.CopyEnded, Outcome: server.OutcomeOf(call.Err)}, nil)
 		}
 		q.heartbeatDone(call, batch, now, true)
-	})
+	})}
+	l.SetHeartbeat(call, protocol.HeartbeatUnsubscribed+protocol.HeartbeatRejoin, len(batch))
 	q.health.Sent(now)
 	for i, r := range batch {
-		call.Args = protocol.RejoiningWaiter(call.Args, r.Token(), places[i])
+		call.Args = append(call.Args, r.Token(), places[i])
 	}
 	return call
 }

@@ -165,7 +165,7 @@ func (c *Cleanup) send(by func(*transport.Call)) {
 	}
 	switch {
 	case ms > 0: // otherwise the record would have expired already
-		l.SetCompletion(call, h.token, ms)
+		l.SetComplete(call, h.token, ms)
 	case !general && !unused && l.spec.Yield == 0 && l.Fast().Release != nil && l.FastBackoff.Release.Usable():
 		c.script = releasesFast
 		l.SetFastRelease(call, h.token)
@@ -173,11 +173,7 @@ func (c *Cleanup) send(by func(*transport.Call)) {
 		c.script = handsOn
 		l.SetHandOn(call, h.token)
 	default:
-		entomb := int64(0)
-		if tombstone {
-			entomb = server.Millis(server.TombstoneTTL)
-		}
-		l.SetRelease(call, h.token, entomb, server.BoolArg(unused), l.spec.Yield)
+		l.SetRelease(call, h.token, tombstone, unused, l.spec.Yield)
 	}
 	by(call)
 }

@@ -14,9 +14,9 @@ import (
 func (h *Lease) renew(ms int64, metadata bool) {
 	h.lock.k.Announce()
 	sent := h.writer()
-	h.lock.k.Transport.Send(h.lock.RenewCall(h.token, ms, metadata, func(call *transport.Call) {
-		h.renewed(call, ms, metadata, sent)
-	}))
+	call := &transport.Call{Done: transport.Func(func(call *transport.Call) { h.renewed(call, ms, metadata, sent) })}
+	h.lock.SetRenew(call, h.token, ms, metadata)
+	h.lock.k.Transport.Send(call)
 }
 
 // renewed handles the reply to a renewal that asked for so many ms.
@@ -53,7 +53,7 @@ func (l *Lock) Renew(ctx context.Context, token string, ttl func() int64) (r Ren
 		return r, server.ErrClosed
 	}
 	call, inDoubt, err := l.k.RoundTrip(ctx, 0, func(p *server.Pending) {
-		l.SetRenewal(&p.Call, token, ttl(), true)
+		l.SetRenew(&p.Call, token, ttl(), true)
 	})
 	r.InDoubt = inDoubt
 	if err != nil {

@@ -60,13 +60,12 @@ func (l *Lock) awaitReplicas(ctx context.Context, h *Lease) error {
 // replicateGrant waits until replicas have the grant. It repeats the request on the connection that waits, which has no
 // further effect.
 func (l *Lock) replicateGrant(ctx context.Context, r *request) error {
-	again := &transport.Call{Script: l.spec.Scripts.Acquire}
-	again.Args = l.AcquireArgs(nil, r.Token(), r.policyArg, nil, false)
-	again.Done = transport.Func(func(call *transport.Call) {
+	again := &transport.Call{Done: transport.Func(func(call *transport.Call) {
 		r.Step(claim.Event{Kind: claim.CopyEnded, Outcome: server.OutcomeOf(call.Err)}, nil)
-	})
+	})}
+	l.SetAcquire(again, r.Token(), r.policyArg, nil, false)
 	r.Step(claim.Event{Kind: claim.CopySent}, nil) // a release that overtakes it must leave a tombstone
-	return l.waitForReplicas(ctx, again, l.AllKeys(), func() error {
+	return l.waitForReplicas(ctx, again, func() error {
 		a, err := server.Decode(again, protocol.ParseAcquireReply)
 		if err == nil && (a.Code != lua.Granted || uint64(a.Fence) != r.Fence()) {
 			if r.upgrades {
@@ -84,11 +83,10 @@ func (l *Lock) replicateGrant(ctx context.Context, r *request) error {
 // replicateRenewal waits until replicas have a lease that is adopted. It repeats the renewal on the connection that waits,
 // which does not revive a lease that has ended.
 func (l *Lock) replicateRenewal(ctx context.Context, token string) (Renewal, error) {
-	again := &transport.Call{Script: l.spec.Scripts.Renew}
+	again := &transport.Call{Done: transport.Func(func(*transport.Call) {})}
+	l.SetRenew(again, token, l.TTL, true)
 	r := Renewal{Sent: time.Now()}
-	again.Args = l.RenewArgs(nil, token, l.TTL)
-	again.Done = transport.Func(func(*transport.Call) {})
-	err := l.waitForReplicas(ctx, again, l.AllKeys()[:2], func() (err error) {
+	err := l.waitForReplicas(ctx, again, func() (err error) {
 		if r.RenewReply, err = server.Decode(again, protocol.ParseRenewReply); err == nil && !r.Held {
 			err = l.GoneError(context.Background(), token)
 		}
@@ -103,7 +101,7 @@ func (l *Lock) replicateRenewal(ctx context.Context, token string) (Renewal, err
 // waitForReplicas sends a call that writes on a dedicated connection, and waits until replicas have that write, and so all
 // earlier ones. WAIT considers only what its own connection has written, but another client's connection may have written the
 // grant. check parses the reply of the call.
-func (l *Lock) waitForReplicas(ctx context.Context, call *transport.Call, keys []string, check func() error) error {
+func (l *Lock) waitForReplicas(ctx context.Context, call *transport.Call, check func() error) error {
 	if !l.k.BeginWork(false) {
 		call.Err = redis.ErrClosed // it was not sent
 		call.Done.CallDone(call)
@@ -112,7 +110,7 @@ func (l *Lock) waitForReplicas(ctx context.Context, call *transport.Call, keys [
 	done := make(chan error, 1)
 	go func() { // go-redis does not interrupt a read when the context ends
 		defer l.k.EndWork()
-		done <- l.writeAndWait(call, keys, check)
+		done <- l.writeAndWait(call, check)
 	}()
 	select {
 	case err := <-done:
@@ -124,7 +122,7 @@ func (l *Lock) waitForReplicas(ctx context.Context, call *transport.Call, keys [
 	}
 }
 
-func (l *Lock) writeAndWait(call *transport.Call, keys []string, check func() error) error {
+func (l *Lock) writeAndWait(call *transport.Call, check func() error) error {
 	ctx := context.Background()
 	ack := l.k.cfg.ReplicaAck
 	wanted, replicas, local := ack.Replicas, 0, !ack.Fsync
@@ -139,9 +137,10 @@ func (l *Lock) writeAndWait(call *transport.Call, keys []string, check func() er
 	}
 	defer func() { _ = conn.Close() }()
 
-	call.SetResult(conn.EvalSha(ctx, call.Script.SHA, keys, call.Args...))
+	call.SetResult(conn.Do(ctx, call.Args...))
 	if redis.HasErrorPrefix(call.Err, "NOSCRIPT") {
-		call.SetResult(conn.Eval(ctx, call.Script.Text, keys, call.Args...))
+		call.SendText()
+		call.SetResult(conn.Do(ctx, call.Args...))
 	}
 	call.Done.CallDone(call)
 	if err := check(); errors.Is(err, server.ErrLost) || errors.Is(err, server.ErrReleased) {

@@ -1,6 +1,6 @@
 // Package protocol has what goes over the wire, without I/O: the Redis keys and channels of a name (keys.go), the tokens of
-// requests and leases (token.go), the arguments and replies of the scripts (args.go, reply.go, acquirereply.go), and the messages that scripts
-// publish (message.go). The reply codes are in package lua, beside the scripts.
+// requests and leases (token.go), what arguments of scripts mean (args.go), their replies (reply.go, acquirereply.go), and
+// the messages that scripts publish (message.go). The reply codes are in package lua, beside the scripts.
 //
 // All keys of a name are in the same slot of a cluster: either the name contains a hash tag, or the other keys enclose
 // the lock's own key in one. (Cluster specification, "Hash tags":

@@ -123,7 +123,7 @@ var errRecentRestart = errors.New("the server restarted recently and does not co
 // that is lost before done is called with the reason.
 func (m *Majority) raiseFence(i int, part *keeper.Lease, fence int64, done func(error)) {
 	at := m.locks[i].AtServer()
-	at.Server().Transport.Send(at.RaiseFenceCall(part.Token(), fence, server.Millis(m.spec.MinUptime), func(call *transport.Call) {
+	call := &transport.Call{Done: transport.Func(func(call *transport.Call) {
 		r, err := server.Decode(call, func(n []int64) (protocol.RaiseFenceReply, error) { return protocol.ParseRaiseFenceReply(n, fence) })
 		switch {
 		case err != nil:
@@ -134,7 +134,9 @@ func (m *Majority) raiseFence(i int, part *keeper.Lease, fence int64, done func(
 			err = fmt.Errorf("%w: it has run for %v", errRecentRestart, server.Duration(r.Uptime))
 		}
 		done(err)
-	}))
+	})}
+	at.SetRaiseFence(call, part.Token(), fence, server.Millis(m.spec.MinUptime))
+	at.Server().Transport.Send(call)
 }
 
 // fenceRaised handles the answer of a server that was asked to raise its fence. If it did not, its part of the lease does not

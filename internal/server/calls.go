@@ -1,6 +1,7 @@
 package server
 
 import (
+	"slices"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
@@ -8,23 +9,18 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// This file prepares the calls of all scripts. Package protocol encodes their arguments and decodes their replies.
+// This file makes the calls of all scripts: SetAcquire makes a Call one of acquire.lua, and so on. Durations are whole milliseconds. Arguments
+// that are the same in each call are of type any, so that they are boxed once. A test in package lua compares the arguments of set with
+// the header of the script, by their names. The replies are read by Decode, with a function of package protocol.
 
-// call prepares a call of a script with room for that many arguments.
-func (r *Resource) call(s *lua.Script, room int, done func(*transport.Call)) *transport.Call {
-	call := &transport.Call{Done: transport.Func(done)}
-	r.SetCall(call, s, room)
-	return call
-}
-
-// SetCall is call for a Call that exists.
-func (r *Resource) SetCall(call *transport.Call, s *lua.Script, room int) {
+// set makes the call one of that script. Arguments that are nil are left out.
+func (r *Resource) set(call *transport.Call, s *lua.Script, args ...any) {
 	call.Key = r.KeyOf(LockKey)
 	var keys [4]any
 	for i, key := range s.Keys {
 		keys[i] = r.keys[key]
 	}
-	call.SetCommand(s, room, keys[:len(s.Keys)]...)
+	call.SetCommand(s, keys[:len(s.Keys)], args...)
 }
 
 // Decode returns the reply of a call, by one of protocol's functions, or why there is none.
@@ -36,110 +32,90 @@ func Decode[T any](call *transport.Call, parse func([]int64) (T, error)) (T, err
 	return parse(call.Reply)
 }
 
-// SetAcquire makes the call one of acquire.lua. Without a maxWait the request does not wait. unsubscribed says that it does not count on
-// the subscription of the keeper if it has to.
-func (r *Resource) SetAcquire(call *transport.Call, token string, policyArg, maxWait any, unsubscribed bool) {
-	r.SetCall(call, r.scripts.Acquire, 7)
-	call.Args = r.AcquireArgs(call.Args, token, policyArg, maxWait, unsubscribed)
-}
-
-// AcquireArgs appends the arguments of acquire.lua to a command.
-func (r *Resource) AcquireArgs(command []any, token string, policyArg, maxWait any, unsubscribed bool) []any {
-	queueTTL, uncounted := r.args.queueTTL, any(nil)
-	if maxWait == nil {
-		queueTTL = nil
+// SetAcquire makes the call one of acquire.lua. Without a maxWait the request does not wait. uncounted says that one that waits does not count
+// on the subscription of the keeper.
+func (r *Resource) SetAcquire(call *transport.Call, token string, policyArg, maxWait any, uncounted bool) {
+	var queueTTL, unsubscribed any
+	if maxWait != nil {
+		queueTTL = r.args.queueTTL
+		if uncounted {
+			unsubscribed = 1
+		}
 	}
-	if unsubscribed {
-		uncounted = 1
-	}
-	return protocol.AcquireArgs(command, token, r.args.leaseTTL, policyArg, r.args.metadataTTL, queueTTL, maxWait, uncounted)
+	r.set(call, r.scripts.Acquire, token, r.args.ttl, policyArg, r.args.metadataTTL, queueTTL, maxWait, unsubscribed)
 }
 
 // SetAllow makes the call one of allow.lua.
 func (r *Resource) SetAllow(call *transport.Call, token string) {
-	r.SetCall(call, r.scripts.Allow, 4)
-	call.Args = protocol.AllowArgs(call.Args, token, r.args.leaseTTL, r.args.policyArg, r.args.metadataTTL)
+	r.set(call, r.scripts.Allow, token, r.args.ttl, r.args.policyArg, r.args.metadataTTL)
 }
 
 // SetFastAcquire makes the call one of the fast script that acquires.
 func (r *Resource) SetFastAcquire(call *transport.Call, token string) {
-	r.SetCall(call, r.fast.Acquire, 4)
 	call.Scalar = true
-	call.Args = protocol.FastAcquireArgs(call.Args, token, r.args.fastTTL, r.args.fastLimits, r.args.fastEpoch)
+	r.set(call, r.fast.Acquire, token, r.args.fast.ttl, r.args.fast.limits, r.args.fast.epoch)
 }
 
-// The values of release.lua's argument cancel.
-const (
-	UsedLease   = 0 // the lease was in use
-	UnusedLease = 1 // the caller never had the lease, so nothing was done under it
-)
-
-// SetRelease makes the call a release. If tombstone is not 0, the token is not granted for that many ms. yield is for how long the release of a
-// lease that was in use leaves the key of a mutex free, now and then. Nobody waits for the release of one that nobody ever had.
-func (r *Resource) SetRelease(call *transport.Call, token string, tombstone int64, cancel int, yield time.Duration) {
-	var leaveFree int64
-	if cancel == UsedLease {
-		leaveFree = Millis(yield)
+// SetRelease makes the call one of release.lua. With entomb, a late copy of the request is refused. unused says that the caller never had the
+// lease, so that nobody waits for its release. That of a lease that was in use leaves the key of a mutex free for so long, now and then.
+func (r *Resource) SetRelease(call *transport.Call, token string, entomb, unused bool, free time.Duration) {
+	var tombstone, cancel, yield any
+	if ms := free.Milliseconds(); ms > 0 && !unused {
+		yield = ms
 	}
-	r.SetCall(call, r.scripts.Release, 5)
-	call.Scalar, call.Urgent, call.Unawaited = true, true, cancel == UnusedLease
-	call.Args = protocol.ReleaseArgs(call.Args, token, r.args.metadataTTL, tombstone, cancel, leaveFree)
+	if entomb || unused || yield != nil {
+		tombstone, cancel = 0, 0
+	}
+	if entomb {
+		tombstone = r.args.tombstone
+	}
+	if unused {
+		cancel = 1
+	}
+	call.Scalar, call.Urgent, call.Unawaited = true, true, unused
+	r.set(call, r.scripts.Release, token, r.args.metadataTTL, tombstone, cancel, yield)
 }
 
 // SetFastRelease makes the call one of the fast script that releases, which does nothing if others wait.
 func (r *Resource) SetFastRelease(call *transport.Call, token string) {
-	r.SetCall(call, r.fast.Release, 1)
 	call.Scalar, call.Urgent = true, true
-	call.Args = protocol.FastReleaseArgs(call.Args, token)
+	r.set(call, r.fast.Release, token)
 }
 
 // SetHandOn makes the call one of the fast script that releases a lock and hands it on.
 func (r *Resource) SetHandOn(call *transport.Call, token string) {
-	r.SetCall(call, r.fast.HandOn, 4)
 	call.Scalar, call.Urgent = true, true
-	call.Args = protocol.HandOnArgs(call.Args, token, r.args.channelPrefix, r.args.epoch, r.args.way)
+	r.set(call, r.fast.HandOn, token, r.args.channelPrefix, r.args.epoch, r.args.way)
 }
 
-// SetBreak makes the call the end of somebody else's lease or queue entry. The notice is for its keeper.
+// SetBreak makes the call one of break.lua, which ends somebody else's lease or place in the queue. The notice is one of protocol.BreakNotice.
 func (r *Resource) SetBreak(call *transport.Call, token, policyArg, notice string) {
-	r.SetCall(call, r.scripts.Break, 5)
-	call.Args = protocol.BreakArgs(call.Args, token, r.args.metadataTTL, Millis(TombstoneTTL), policyArg, notice)
+	r.set(call, r.scripts.Break, token, r.args.metadataTTL, r.args.tombstone, policyArg, notice)
 }
 
-// SetCompletion makes the call the replacement of a lease by a record that lasts for so many ms.
-func (r *Resource) SetCompletion(call *transport.Call, token string, recordTTL int64) {
-	r.SetCall(call, r.scripts.Complete, 2)
+// SetComplete makes the call one of complete.lua, which replaces a lease by a record that lasts for so many ms.
+func (r *Resource) SetComplete(call *transport.Call, token string, recordTTL int64) {
 	call.Scalar, call.Urgent = true, true
-	call.Args = protocol.CompleteArgs(call.Args, token, recordTTL)
+	r.set(call, r.scripts.Complete, token, recordTTL)
 }
 
-// SetDowngrade makes the call the downgrade of a lease with that fence. upgrade is the token of the request by which it writes, if a copy of
-// that may still be under way.
+// SetDowngrade makes the call one of downgrade.lua, for a lease with that fence. upgrade is the token of the request by which it writes, if a
+// copy of that may still be under way.
 func (r *Resource) SetDowngrade(call *transport.Call, token string, fence uint64, upgrade string) {
-	r.SetCall(call, r.scripts.Downgrade, 5)
 	call.Urgent = true
-	call.Args = protocol.DowngradeArgs(call.Args, token, int64(fence), r.args.metadataTTL, upgrade, Millis(TombstoneTTL))
+	r.set(call, r.scripts.Downgrade, token, int64(fence), r.args.metadataTTL, upgrade, r.args.tombstone)
 }
 
-// RenewCall prepares a renewal. With metadata it also extends those, and returns the fence. Without, it takes one key, so that it works while a
-// cluster migrates the slot.
-func (r *Resource) RenewCall(token string, ttl int64, metadata bool, done func(*transport.Call)) *transport.Call {
-	call := &transport.Call{Done: transport.Func(done)}
-	r.SetRenewal(call, token, ttl, metadata)
-	return call
-}
-
-// SetRenewal is RenewCall for a Call that exists.
-func (r *Resource) SetRenewal(call *transport.Call, token string, ttl int64, metadata bool) {
+// SetRenew makes the call a renewal. With metadata it is one of renew.lua, which also keeps those, and returns the fence. Without, it is one of
+// the fast script, which takes one key, so that it works while a cluster migrates the slot.
+func (r *Resource) SetRenew(call *transport.Call, token string, ttl int64, metadata bool) {
 	call.Urgent = true
 	if metadata {
-		r.SetCall(call, r.scripts.Renew, 3)
-		call.Args = r.RenewArgs(call.Args, token, ttl)
+		r.set(call, r.scripts.Renew, token, ttl, r.args.metadataTTL)
 		return
 	}
-	r.SetCall(call, r.fast.Renew, 2)
 	call.Scalar = true
-	call.Args = protocol.FastRenewArgs(call.Args, token, ttl)
+	r.set(call, r.fast.Renew, token, ttl)
 }
 
 // DecodeRenewal returns the reply to a renewal.
@@ -150,82 +126,49 @@ func (r *Resource) DecodeRenewal(call *transport.Call) (protocol.RenewReply, err
 	return Decode(call, protocol.ParseRenewReply)
 }
 
-// RenewArgs appends the arguments of renew.lua to a command.
-func (r *Resource) RenewArgs(command []any, token string, ttl int64) []any {
-	return protocol.RenewArgs(command, token, ttl, r.args.metadataTTL)
-}
-
-// HeartbeatCall prepares a heartbeat command of that mode, for that many waiters. The caller appends their tokens, and their places if
-// they are to be queued again.
-func (r *Resource) HeartbeatCall(mode, waiters int, done func(*transport.Call)) *transport.Call {
-	room := waiters
-	if mode&protocol.HeartbeatRejoin != 0 {
-		room = 2 * waiters
-	}
-	call := r.call(r.scripts.Heartbeat, 4+room, done)
+// SetHeartbeat makes the call one of heartbeat.lua, of that mode. The caller appends the tokens of so many waiters to Args, and behind each its
+// place if the mode includes HeartbeatRejoin; 0 is the end of the queue.
+func (r *Resource) SetHeartbeat(call *transport.Call, mode, waiters int) {
 	call.Urgent = true
-	call.Args = protocol.HeartbeatArgs(call.Args, r.args.metadataTTL, mode, r.args.policyArg, r.args.queueTTL)
-	return call
+	r.set(call, r.scripts.Heartbeat, r.args.metadataTTL, mode, r.args.policyArg, r.args.queueTTL)
+	if mode&protocol.HeartbeatRejoin != 0 {
+		waiters *= 2
+	}
+	call.Args = slices.Grow(call.Args, waiters)
 }
 
-// DecodeHeartbeat returns the reply to a heartbeat command with that many waiters.
+// DecodeHeartbeat returns the reply to a heartbeat of so many waiters.
 func DecodeHeartbeat(call *transport.Call, waiters int) (protocol.HeartbeatReply, error) {
 	return Decode(call, func(n []int64) (protocol.HeartbeatReply, error) { return protocol.ParseHeartbeatReply(n, waiters) })
+}
+
+// ContinueAdmitting makes the server go on admitting waiters after a script reached the limit of one run.
+func (r *Resource) ContinueAdmitting() {
+	call := &transport.Call{Done: transport.Func(func(call *transport.Call) {
+		if h, err := DecodeHeartbeat(call, 0); err == nil && h.More {
+			r.ContinueAdmitting()
+		}
+	})}
+	r.SetHeartbeat(call, 0, 0)
+	r.s.Transport.Send(call)
 }
 
 // PageSize is the maximum number of holders or waiters that one script returns.
 const PageSize = 500
 
-// SetInspection makes the call the reading of one page of holders or waiters.
-func (r *Resource) SetInspection(call *transport.Call, subject int, after int64, count int, token string) {
-	r.SetCall(call, r.scripts.Inspect, 4)
+// SetInspect makes the call one of inspect.lua. The subject is one of protocol's. The token is that of the last holder that was listed, whose
+// place is after, or "" if none was; for InspectBreak it is the one that was broken.
+func (r *Resource) SetInspect(call *transport.Call, subject int, after int64, count int, token string) {
 	call.Mixed = true
-	call.Args = protocol.InspectArgs(call.Args, subject, after, count, token)
+	r.set(call, r.scripts.Inspect, subject, after, count, token)
 }
 
-// SetBreakerCall makes the call the question who has broken what the token had.
-func (r *Resource) SetBreakerCall(call *transport.Call, token string) {
-	r.SetCall(call, r.scripts.Inspect, 4)
-	call.Mixed, call.Urgent = true, true
-	call.Args = protocol.InspectArgs(call.Args, protocol.InspectBreak, 0, PageSize, token)
+// SetLimit makes the call one of limit.lua, which reads the limits or, if limit or pause is not 0, changes them.
+func (r *Resource) SetLimit(call *transport.Call, limit int, token string, pause int64) {
+	r.set(call, r.scripts.Limit, r.args.metadataTTL, r.args.policyArg, limit, token, pause)
 }
 
-// SetLimitCall makes the call the reading of the limits or, if limit or pause is not 0, their change.
-func (r *Resource) SetLimitCall(call *transport.Call, limit int, token string, pause int64) {
-	r.SetCall(call, r.scripts.Limit, 5)
-	call.Args = protocol.LimitArgs(call.Args, r.args.metadataTTL, r.args.policyArg, limit, token, pause)
-}
-
-// RaiseFenceCall prepares a call of raise_fence.lua. MinUptime is in ms.
-func (r *Resource) RaiseFenceCall(token string, fence, minUptime int64, done func(*transport.Call)) *transport.Call {
-	call := r.call(r.scripts.RaiseFence, 4, done)
-	call.Args = protocol.RaiseFenceArgs(call.Args, token, fence, r.args.metadataTTL, minUptime)
-	return call
-}
-
-// serverIDKey says which node of a cluster is queried for its identity: the same one for two keepers on the same cluster.
-const serverIDKey = "lockkeeper"
-
-// identityCall prepares a query of the server's run_id.
-func (r *Resource) identityCall(done func(*transport.Call)) *transport.Call {
-	call := &transport.Call{Key: serverIDKey, Done: transport.Func(done)}
-	call.SetCommand(r.scripts.Identity, 0)
-	return call
-}
-
-// BoolArg encodes a boolean for scripts.
-func BoolArg(yes bool) int {
-	if yes {
-		return 1
-	}
-	return 0
-}
-
-// ContinueAdmitting makes the server go on admitting waiters after a script reached the limit of one run.
-func (r *Resource) ContinueAdmitting() {
-	r.s.Transport.Send(r.HeartbeatCall(0, 0, func(call *transport.Call) {
-		if h, err := DecodeHeartbeat(call, 0); err == nil && h.More {
-			r.ContinueAdmitting()
-		}
-	}))
+// SetRaiseFence makes the call one of raise_fence.lua.
+func (r *Resource) SetRaiseFence(call *transport.Call, token string, minFence, minUptime int64) {
+	r.set(call, r.scripts.RaiseFence, token, minFence, r.args.metadataTTL, minUptime)
 }

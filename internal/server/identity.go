@@ -8,6 +8,8 @@ import (
 )
 
 const (
+	// serverIDKey says which node of a cluster is queried: the same one for two keepers on the same cluster.
+	serverIDKey = "lockkeeper"
 	// serverIDTTL is how long a server's identity is used before it is queried again: an address may come to mean another
 	// server, or a failover may change it.
 	serverIDTTL = time.Minute
@@ -44,11 +46,13 @@ func (r *Resource) QueryServerID() <-chan struct{} {
 	s.identity.query = answered
 	s.identity.next = time.Now().Add(serverIDRetry)
 	s.identity.mu.Unlock()
-	s.Transport.Send(r.identityCall(func(call *transport.Call) {
+	call := &transport.Call{Key: serverIDKey, Done: transport.Func(func(call *transport.Call) {
 		id, err := Decode(call, protocol.ParseIdentityReply)
 		s.setServerID(id, err)
 		close(answered)
-	}))
+	})}
+	call.SetCommand(r.scripts.Identity, nil)
+	s.Transport.Send(call)
 	return answered
 }
 

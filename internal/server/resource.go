@@ -50,11 +50,10 @@ const (
 
 // scriptArgs are the arguments that are the same in all calls of a lock.
 type scriptArgs struct {
-	leaseTTL, policyArg, metadataTTL, queueTTL any
+	ttl, policyArg, metadataTTL, queueTTL, tombstone any
 
-	// Of fast scripts.
-	fastTTL, fastLimits, fastEpoch any // see protocol.FastAcquireArgs
-	channelPrefix, epoch, way      any // see protocol.HandOnArgs
+	channelPrefix, epoch, way any                              // of the fast script that hands on
+	fast                      struct{ ttl, limits, epoch any } // of the one that acquires; nil: it takes none
 }
 
 // sharedParams are parameters shared by locks with identical settings, to save memory.
@@ -84,16 +83,16 @@ func (s *Server) InitResource(r *Resource, spec Spec) error {
 	}
 	metadataTTL := ttl + Millis(spec.MetadataTTL)
 	args := scriptArgs{
-		leaseTTL: ttl, policyArg: spec.PolicyArg, metadataTTL: metadataTTL, way: protocol.WayOf(s.Config.Prefix, sharded),
-		queueTTL: protocol.QueueTTL(Millis(s.Config.HeartbeatTimeout)), channelPrefix: channelPrefix,
-		fastTTL: ttl, fastEpoch: protocol.EpochArg(metadataTTL), epoch: protocol.EpochOf(metadataTTL),
+		ttl: ttl, policyArg: spec.PolicyArg, metadataTTL: metadataTTL, tombstone: TombstoneTTL.Milliseconds(), way: protocol.WayOf(s.Config.Prefix, sharded),
+		queueTTL: protocol.QueueTTL(Millis(s.Config.HeartbeatTimeout)), channelPrefix: channelPrefix, epoch: protocol.EpochOf(metadataTTL),
 	}
+	args.fast.epoch = protocol.EpochArg(metadataTTL)
 	r.fast = protocol.FastOf(spec.Scripts, spec.PolicyArg)
 	if r.scripts.Limit != nil {
-		args.fastLimits = spec.PolicyArg
+		args.fast.limits = args.policyArg
 	}
-	if r.FastOfWindow() {
-		args.fastTTL = nil
+	if !r.FastOfWindow() {
+		args.fast.ttl = args.ttl
 	}
 	params := sharedParams{ttl, channelPrefix, args}
 	s.mu.Lock()
@@ -135,11 +134,6 @@ func (r *Resource) PolicyArg() any { return r.args.policyArg }
 
 // Same reports whether the locks are the same one, with other settings perhaps.
 func (r *Resource) Same(other *Resource) bool { return r.keys == other.keys && r.s == other.s }
-
-// AllKeys returns the keys in the order in which scripts take them.
-func (r *Resource) AllKeys() []string {
-	return []string{r.KeyOf(LockKey), r.KeyOf(MetaKey), r.KeyOf(QueueKey), r.KeyOf(TombstonesKey)}
-}
 
 // CheckTTL returns an ErrInvalid that names the option if a duration cannot be that of a lease.
 func CheckTTL(option string, d time.Duration) error {

@@ -75,8 +75,7 @@ func (t *Transport) exchange(ctx context.Context, s *sender, end EndReceiver) (s
 				continue
 			}
 			if call.Script != nil && !call.sentText && redis.HasErrorPrefix(call.Err, "NOSCRIPT") {
-				call.sentText = true
-				call.Args[0], call.Args[1] = "eval", call.Script.Text
+				call.SendText()
 				call.state.Store(callQueued) // from here on it can be withdrawn again: it has not run
 				t.dispatch(call)
 				continue
@@ -96,6 +95,12 @@ func (t *Transport) exchange(ctx context.Context, s *sender, end EndReceiver) (s
 		return nil
 	}
 	return silence
+}
+
+// SendText makes the call send the script's text, after the server has answered that it does not have the script.
+func (call *Call) SendText() {
+	call.sentText = true
+	call.Args[0], call.Args[1] = "eval", call.Script.Text
 }
 
 // setResult sets the reply or the error of one command of a pipeline. Each command has its own error, unless the server

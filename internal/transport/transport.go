@@ -31,6 +31,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/client"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/redis/go-redis/v9"
 )
@@ -77,14 +78,10 @@ func (f Func) CallDone(call *Call) { f(call) }
 // maxArgs is the number of arguments for which a Call has memory: those of a script with four keys and six arguments.
 const maxArgs = 3 + 4 + 6
 
-// SetCommand sets the script and the beginning of the command that runs it on these keys. The caller appends ARGV to Args, which
-// has room for that many arguments.
-func (call *Call) SetCommand(s *lua.Script, room int, keys ...any) {
-	call.Script, call.Args = s, call.args[:0]
-	if n := 3 + len(keys) + room; n > maxArgs {
-		call.Args = make([]any, 0, n)
-	}
-	call.Args = s.AppendCommand(call.Args, keys...)
+// SetCommand sets the script and the command that runs it on these keys. Arguments that are nil are left out.
+func (call *Call) SetCommand(s *lua.Script, keys []any, args ...any) {
+	call.Script = s
+	call.Args = protocol.AppendArgs(s.AppendCommand(call.args[:0], keys...), args...)
 }
 
 // Transport sends the calls of one client. It is safe for concurrent use.

@@ -186,7 +186,7 @@ func inspect(ctx context.Context, l *server.Resource, subject int, after int64, 
 	}
 	defer l.Server().EndWork()
 	call, _, err := l.Server().RoundTrip(ctx, server.MaxTries, func(p *server.Pending) {
-		l.SetInspection(&p.Call, subject, after, count, token)
+		l.SetInspect(&p.Call, subject, after, count, token)
 	})
 	if err != nil {
 		return nil, l.Fail(err)

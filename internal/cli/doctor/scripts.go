@@ -17,7 +17,7 @@ func inspectCommand(keys *protocol.Keys, eval bool) []any {
 	for _, k := range keys.All() {
 		all = append(all, k)
 	}
-	command := protocol.InspectArgs(script.AppendCommand(nil, all...), protocol.InspectHolders, 0, 1, "")
+	command := append(script.AppendCommand(nil, all...), protocol.InspectHolders, 0, 1, "")
 	if eval {
 		command[0], command[1] = "eval", script.Text
 	}

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/redis/go-redis/v9"
@@ -90,7 +89,7 @@ func (p *permits) fill() {
 }
 
 func (p *permits) try() bool {
-	args := protocol.AcquireArgs(nil, p.token(), 6000, p.limits, 3600000, nil, nil, nil)
+	args := []any{p.token(), 6000, p.limits, 3600000}
 	reply := must.Get(p.rdb.EvalSha(ctx, p.set.Acquire.SHA, p.keys, args...).Int64Slice())(p)
 	return reply[0] == lua.Granted
 }

@@ -286,55 +286,55 @@ func (s *server) arguments(c call) (keys, argv []string) {
 		if s.limits() != "" {
 			limits = s.limits()
 		}
-		args = protocol.FastAcquireArgs(nil, token, ttl, limits, protocol.EpochArg(metadataTTL))
+		args = protocol.AppendArgs(nil, token, ttl, limits, protocol.EpochArg(metadataTTL))
 	case acquire:
-		var queueTTL, maxWait, uncounted any
+		args = []any{token, ttl, policyArg, int64(metadataTTL)}
 		if !c.try {
-			queueTTL, maxWait = protocol.QueueTTL(heartbeatTTL), 0
+			args = append(args, protocol.QueueTTL(heartbeatTTL), 0)
+			if c.uncounted {
+				args = append(args, 1)
+			}
 		}
-		if c.uncounted {
-			uncounted = 1
-		}
-		args = protocol.AcquireArgs(nil, token, ttl, policyArg, int64(metadataTTL), queueTTL, maxWait, uncounted)
 	case fastRelease:
-		args = protocol.FastReleaseArgs(nil, token)
+		args = []any{token}
 	case handOn:
-		args = protocol.HandOnArgs(nil, token, wakePrefix, protocol.EpochOf(metadataTTL), way)
+		args = []any{token, wakePrefix, protocol.EpochOf(metadataTTL), way}
 	case release:
-		tombstone, unused := int64(0), 0
-		if c.tombstone {
-			tombstone = tombstoneTTL
+		args = []any{token, int64(metadataTTL)}
+		switch {
+		case c.tombstone && c.unused:
+			args = append(args, tombstoneTTL, 1)
+		case c.tombstone:
+			args = append(args, tombstoneTTL, 0)
+		case c.unused:
+			args = append(args, 0, 1)
 		}
-		if c.unused {
-			unused = 1
-		}
-		args = protocol.ReleaseArgs(nil, token, int64(metadataTTL), tombstone, unused, 0)
 	case breaking:
-		args = protocol.BreakArgs(nil, token, int64(metadataTTL), tombstoneTTL, policyArg, protocol.BreakNotice(protocol.Breaker{By: "x", Reason: "y"}))
+		args = []any{token, int64(metadataTTL), tombstoneTTL, policyArg, protocol.BreakNotice(protocol.Breaker{By: "x", Reason: "y"})}
 	case fastRenew:
-		args = protocol.FastRenewArgs(nil, token, int64(c.ttl))
+		args = []any{token, int64(c.ttl)}
 	case renew:
-		args = protocol.RenewArgs(nil, token, int64(c.ttl), int64(metadataTTL))
+		args = []any{token, int64(c.ttl), int64(metadataTTL)}
 	case downgrade:
 		upgrade := ""
 		if c.upgrade > 0 {
 			upgrade = s.tokens[c.upgrade-1]
 		}
-		args = protocol.DowngradeArgs(nil, token, c.fence, int64(metadataTTL), upgrade, tombstoneTTL)
+		args = []any{token, c.fence, int64(metadataTTL), upgrade, tombstoneTTL}
 	case heartbeat:
 		mode := 0
 		if c.uncounted {
 			mode = protocol.HeartbeatUnsubscribed
 		}
-		args = protocol.HeartbeatArgs(nil, int64(metadataTTL), mode, s.limits(), protocol.QueueTTL(heartbeatTTL))
+		args = []any{int64(metadataTTL), mode, s.limits(), protocol.QueueTTL(heartbeatTTL)}
 		for _, r := range c.list() {
-			args = protocol.HeartbeatWaiter(args, s.tokens[r])
+			args = append(args, s.tokens[r])
 		}
 	case rejoin:
 		mode := protocol.HeartbeatRejoin + protocol.HeartbeatUnsubscribed
-		args = protocol.HeartbeatArgs(nil, int64(metadataTTL), mode, s.limits(), protocol.QueueTTL(heartbeatTTL))
+		args = []any{int64(metadataTTL), mode, s.limits(), protocol.QueueTTL(heartbeatTTL)}
 		for _, r := range c.list() {
-			args = protocol.RejoiningWaiter(args, s.tokens[r], c.places[r])
+			args = append(args, s.tokens[r], c.places[r])
 		}
 	}
 	for _, x := range args {
