@@ -9,6 +9,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/access"
+	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/keeper"
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
@@ -194,7 +195,7 @@ func (o *Once) read(ctx context.Context) (r Result, found views.Holder, err erro
 		return Result{}, found, err
 	}
 	found = list[0]
-	r, lasts := Result{Outcome: Running}, server.Duration(o.lock.TTL)
+	r, lasts := Result{Outcome: Running}, claim.Duration(o.lock.TTL)
 	if protocol.IsRecord(found.Token) {
 		r.Outcome, lasts = Done, o.period
 	}

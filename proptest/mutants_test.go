@@ -168,7 +168,7 @@ var mutants = []mutant{
 	{"a request without a reply is not retried", "internal/claim/request.go", "			c.paused, out.Pause = true, true\n", "			c.paused = true\n", "fair"},
 	{"timers stop after one has fired", "internal/timers/timers.go", "	s.firing = false\n	s.armLocked()\n", "	s.firing = false\n", "fair"},
 	{"a failed attempt is not retried", "internal/quorum/attempt.go", "	return a.repeats.Next(), nil\n", "	return time.Hour, nil\n", "redlock"},
-	{"a renewal goes beyond MaxLifetime", "internal/claim/lease.go", "		ttl = min(ttl, Millis(r.MaxLifetime-now.Sub(c.since)))\n", "", "fair"},
+	{"a renewal goes beyond MaxLifetime", "internal/claim/lease.go", "		ttl = min(ttl, (r.MaxLifetime - now.Sub(c.since)).Milliseconds())\n", "", "fair"},
 	{"an upgrade that waits has no note", "internal/keeper/request.go", "			t.note = of.Note\n", "			_ = of\n", "rwlock"},
 	{"an upgrade that replicas do not have is not given up", "internal/claim/lease.go", "		c.release(c.until, 0, out)\n", "", "rwlock tests/TestUnacknowledged"},
 	{"a converted lease keeps its fence", "internal/keeper/conversion.go", "h.fence.Swap(fence)", "h.fence.Load()", "rwlock"},
@@ -218,7 +218,7 @@ var mutants = []mutant{
 	{"an Extend goes beyond MaxLifetime", "internal/keeper/renewal.go", "	if err := CheckLifetime(ttl, h.lock.Rules.MaxLifetime, h.Since()); err != nil {\n		return h.lock.Fail(err)\n	}\n", "", "fair"},
 	{"a break of a lease with a note is not told", "lua/break.lua", "local receivers = keeper and publish(", "local receivers = keeper and not string.find(token, '~') and publish(", "fair"},
 	{"every attempt of a release is work of its own", "internal/keeper/effects.go", "	if a.Release && h.cleanup == nil {\n", "	if a.Release {\n", "delayed fair"},
-	{"a ttl is cut to 32 bits", "internal/claim/time.go", "return int64(d / time.Millisecond) }", "return int64(int32(d / time.Millisecond)) }", "fair"},
+	{"a ttl is cut to 32 bits", "internal/server/resource.go", "ttl := spec.TTL.Milliseconds()", "ttl := int64(int32(spec.TTL.Milliseconds()))", "fair"},
 	{"an unknown waiter does not rejoin", "internal/keeper/queue.go", "		again = q.rejoin(unknown)\n", "", "fair"},
 }
 

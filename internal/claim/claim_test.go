@@ -2,6 +2,7 @@ package claim
 
 import (
 	"fmt"
+	"math"
 	"reflect"
 	"strings"
 	"testing"
@@ -119,3 +120,12 @@ var (
 	queued = step{60, Event{Kind: Replied, Code: Queued, Sent: at(50), Fence: 3, Clock: 1_000, Place: 1}, Waiting, "Queue"}
 	woken  = step{200, Event{Kind: Woken, Fence: 4}, Unconfirmed, "WakeupHeard Deliver Timer=2000"}
 )
+
+// TestDurationDoesNotOverflow checks that no number of milliseconds becomes a negative duration.
+func TestDurationDoesNotOverflow(t *testing.T) {
+	for ms, want := range map[int64]int64{0: 0, 1: 1e6, 30000: 30000e6, math.MaxInt64: math.MaxInt64, math.MaxInt64 / 1000: math.MaxInt64} {
+		if got := Duration(ms); int64(got) != want {
+			t.Errorf("%d ms is %d ns, want %d", ms, got, want)
+		}
+	}
+}

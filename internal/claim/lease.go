@@ -152,10 +152,10 @@ func (c *Claim) timer(r *Rules, now Instant, out *Effects) {
 func (c *Claim) nextTTL(r *Rules, now Instant) int64 {
 	ttl := c.ttl
 	if r.NoRenewal {
-		ttl -= Millis(now.Sub(c.since))
+		ttl -= now.Sub(c.since).Milliseconds()
 	}
 	if r.MaxLifetime > 0 {
-		ttl = min(ttl, Millis(r.MaxLifetime-now.Sub(c.since)))
+		ttl = min(ttl, (r.MaxLifetime - now.Sub(c.since)).Milliseconds())
 	}
 	if Duration(ttl) < ShortestTTL {
 		return 0

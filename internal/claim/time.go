@@ -14,9 +14,6 @@ func (t Instant) Add(d time.Duration) Instant { return t + Instant(d) }
 // Sub returns the time from u to t.
 func (t Instant) Sub(u Instant) time.Duration { return time.Duration(t - u) }
 
-// Millis converts a duration to whole milliseconds, which scripts take.
-func Millis(d time.Duration) int64 { return int64(d / time.Millisecond) }
-
 // Duration converts milliseconds to a duration.
 func Duration(ms int64) time.Duration {
 	if ms > math.MaxInt64/int64(time.Millisecond) {

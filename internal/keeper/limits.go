@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/lua"
@@ -37,7 +38,7 @@ func (lim *Limits) flags() string {
 
 // policyArg encodes the limits for scripts.
 func (lim *Limits) policyArg() string {
-	return protocol.LimitsArg(lim.AtOnce, lim.Window, server.Millis(lim.Per))
+	return protocol.LimitsArg(lim.AtOnce, lim.Window, lim.Per.Milliseconds())
 }
 
 // own returns the limit that SetLimit changes.
@@ -65,7 +66,7 @@ func tooSoon(now time.Time, ms int64) error {
 	if ms <= 0 {
 		return nil
 	}
-	after := server.Duration(ms)
+	after := claim.Duration(ms)
 	return &TooSoon{after, now.Add(after)}
 }
 
@@ -79,9 +80,9 @@ type Quota struct {
 
 // newQuota converts what a reply says of the window.
 func newQuota(a protocol.AcquireReply) Quota {
-	q := Quota{Limit: a.Quota.Limit, Remaining: a.Quota.Remaining, ResetAfter: server.Duration(a.Quota.ResetAfter)}
+	q := Quota{Limit: a.Quota.Limit, Remaining: a.Quota.Remaining, ResetAfter: claim.Duration(a.Quota.ResetAfter)}
 	if a.Code == lua.Refused {
-		q.RetryAfter = max(server.Duration(a.RetryAfter), 0)
+		q.RetryAfter = max(claim.Duration(a.RetryAfter), 0)
 	}
 	return q
 }
@@ -134,7 +135,7 @@ func (l *Lock) Limit(ctx context.Context, limit int) (protocol.LimitReply, error
 // Pause keeps permits that return by the clock from being granted, for d from when the server does it, or as long as an earlier
 // pause lasts, if that is longer.
 func (l *Lock) Pause(ctx context.Context, d time.Duration) error {
-	_, err := l.setLimit(ctx, 0, server.Millis(d))
+	_, err := l.setLimit(ctx, 0, d.Milliseconds())
 	return err
 }
 

@@ -279,7 +279,7 @@ func (l *Lock) Forget(ctx context.Context, record string) error {
 // Keep makes a record that has no expiry last for d from now on. It blocks like Forget.
 func (l *Lock) Keep(ctx context.Context, record string, d time.Duration) error {
 	return l.change(ctx, func(p *server.Pending) {
-		l.SetComplete(&p.Call, strings.TrimPrefix(record, protocol.RecordMark), server.Millis(d))
+		l.SetComplete(&p.Call, strings.TrimPrefix(record, protocol.RecordMark), d.Milliseconds())
 	})
 }
 

@@ -113,7 +113,7 @@ func (m *messages) Received(payload string) {
 		case x.Fence > 0:
 			r.Step(claim.Event{Kind: claim.Woken, Fence: x.Fence}, nil)
 		default:
-			r.Step(claim.Event{Kind: claim.RetryAt, At: m.k.Now().Add(server.Duration(x.RetryIn) + time.Millisecond)}, nil)
+			r.Step(claim.Event{Kind: claim.RetryAt, At: m.k.Now().Add(claim.Duration(x.RetryIn) + time.Millisecond)}, nil)
 		}
 	}
 }

@@ -305,7 +305,7 @@ func (q *waitQueue) rejoin(batch []*request) *transport.Call {
 	}
 	call := &transport.Call{Done: transport.Func(func(call *transport.Call) {
 		for _, r := range batch {
-			q.step(r, claim.Event{Kind: claim.CopyEnded, Outcome: server.OutcomeOf(call.Err)}, nil)
+			q.step(r, claim.Event{Kind: claim.CopyEnded, Outcome: transport.OutcomeOf(call.Err)}, nil)
 		}
 		q.heartbeatDone(call, batch, now, true)
 	})}
@@ -373,7 +373,7 @@ func (q *waitQueue) update(call *transport.Call, reply protocol.HeartbeatReply, 
 				unknown = append(unknown, r)
 			}
 		default:
-			q.step(r, claim.Event{Kind: claim.Refused, Code: server.CodeOf(change.Code)}, nil)
+			q.step(r, claim.Event{Kind: claim.Refused, Code: codes[change.Code]}, nil)
 		}
 	}
 	for i, r := range batch {

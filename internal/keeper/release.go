@@ -161,7 +161,7 @@ func (c *Cleanup) send(by func(*transport.Call)) {
 	c.script = releases
 	ms := int64(0)
 	if record > 0 {
-		ms = server.Millis(time.Until(l.k.Time(record)))
+		ms = time.Until(l.k.Time(record)).Milliseconds()
 	}
 	switch {
 	case ms > 0: // otherwise the record would have expired already
@@ -202,7 +202,7 @@ func (c *Cleanup) CallDone(call *transport.Call) {
 	}
 	r, err := server.Decode(call, parse)
 	if err != nil {
-		c.of.Step(claim.Event{Kind: claim.ReleaseFailed, Outcome: server.OutcomeOf(err), Retryable: transport.Retryable(err)}, err)
+		c.of.Step(claim.Event{Kind: claim.ReleaseFailed, Outcome: transport.OutcomeOf(err), Retryable: transport.Retryable(err)}, err)
 		return
 	}
 	ev := claim.Event{Kind: claim.ReleaseReplied, Code: claim.Granted, Fast: r.Undecided, QueueEmpty: r.QueueEmpty}

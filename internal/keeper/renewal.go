@@ -76,7 +76,7 @@ func (h *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	if err := CheckLifetime(ttl, h.lock.Rules.MaxLifetime, h.Since()); err != nil {
 		return h.lock.Fail(err)
 	}
-	ms := server.Millis(ttl)
+	ms := ttl.Milliseconds()
 	h.Step(claim.Event{Kind: claim.ExtendBegan, TTL: ms}, nil)
 	if err := h.Err(); err != nil { // the deadline has passed meanwhile
 		return h.lock.Fail(err)
@@ -120,19 +120,19 @@ func (h *Lease) withinLifetime(ms int64) int64 {
 	if limit == 0 {
 		return ms
 	}
-	return min(ms, max(server.Millis(limit-time.Since(h.Since())), 1))
+	return min(ms, max((limit-time.Since(h.Since())).Milliseconds(), 1))
 }
 
 // CheckLifetime returns ErrInvalid if a lease held since that time may not be extended to ttl from now. If maxLifetime is 0,
 // the lifetime is not limited.
 func CheckLifetime(ttl, maxLifetime time.Duration, since time.Time) error {
 	if left := maxLifetime - time.Since(since); maxLifetime > 0 && ttl > left {
-		return server.Invalid("ttl %v exceeds the %v that are left of MaxLifetime %v; extend by less, or set a longer MaxLifetime", ttl, server.Duration(server.Millis(left)), maxLifetime)
+		return server.Invalid("ttl %v exceeds the %v that are left of MaxLifetime %v; extend by less, or set a longer MaxLifetime", ttl, left.Truncate(time.Millisecond), maxLifetime)
 	}
 	return nil
 }
 
 // SetTTL makes renewals ask for ttl from now on, unless they ask for more, and sends the first of them at once.
 func (h *Lease) SetTTL(ttl time.Duration) {
-	h.Step(claim.Event{Kind: claim.TTLSet, TTL: server.Millis(ttl)}, nil)
+	h.Step(claim.Event{Kind: claim.TTLSet, TTL: ttl.Milliseconds()}, nil)
 }

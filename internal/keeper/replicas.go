@@ -61,7 +61,7 @@ func (l *Lock) awaitReplicas(ctx context.Context, h *Lease) error {
 // further effect.
 func (l *Lock) replicateGrant(ctx context.Context, r *request) error {
 	again := &transport.Call{Done: transport.Func(func(call *transport.Call) {
-		r.Step(claim.Event{Kind: claim.CopyEnded, Outcome: server.OutcomeOf(call.Err)}, nil)
+		r.Step(claim.Event{Kind: claim.CopyEnded, Outcome: transport.OutcomeOf(call.Err)}, nil)
 	})}
 	l.SetAcquire(again, r.Token(), r.policyArg, nil, false)
 	r.Step(claim.Event{Kind: claim.CopySent}, nil) // a release that overtakes it must leave a tombstone

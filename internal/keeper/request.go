@@ -259,7 +259,7 @@ type askCall struct {
 func (r *request) mayUseFast() bool {
 	l, ofWindow := r.lock, r.lock.FastOfWindow() // it takes one permit
 	return !r.upgrades && r.part == nil && (ofWindow && !r.several || !ofWindow && r.quota == nil) &&
-		l.Fast().Acquire != nil && server.Duration(l.TTL) <= l.k.Config.MetadataTTL/4 && l.FastBackoff.Acquire.Usable()
+		l.Fast().Acquire != nil && claim.Duration(l.TTL) <= l.k.Config.MetadataTTL/4 && l.FastBackoff.Acquire.Usable()
 }
 
 // newCallLocked prepares a call, which is under way from now on.
@@ -288,7 +288,7 @@ func (r *request) newCallLocked(general bool) *askCall {
 // maxWait returns how many ms the caller can wait at most, or 0 if the server cannot know how long it would have to.
 func (r *request) maxWait() any {
 	if !r.deadline.IsZero() && r.lock.spec.Limits.byClock() {
-		return max(server.Millis(time.Until(r.deadline)), 1)
+		return max(time.Until(r.deadline).Milliseconds(), 1)
 	}
 	return 0
 }
@@ -299,7 +299,7 @@ func (c *askCall) decode() (a protocol.AcquireReply, err error) {
 	switch lim := c.r.lock.spec.Limits; {
 	case c.fast && c.r.quota != nil:
 		parse = func(n []int64) (protocol.AcquireReply, error) {
-			return protocol.ParseFastAllowReply(n, lim.Window, server.Millis(lim.Per))
+			return protocol.ParseFastAllowReply(n, lim.Window, lim.Per.Milliseconds())
 		}
 	case c.fast:
 		parse = protocol.ParseFastAcquireReply
@@ -336,7 +336,7 @@ func (c *askCall) CallDone(*transport.Call) {
 
 // askFailed handles a call that was not answered, or by an error.
 func (r *request) askFailed(c *askCall, err error) {
-	ev := claim.Event{Kind: claim.AskFailed, Outcome: server.OutcomeOf(c.Err)}
+	ev := claim.Event{Kind: claim.AskFailed, Outcome: transport.OutcomeOf(c.Err)}
 	if c.Err == nil {
 		ev.Outcome = claim.InDoubt // the reply is malformed
 	} else {
@@ -351,7 +351,7 @@ func (r *request) replied(c *askCall, a protocol.AcquireReply) {
 	l, k := r.lock, r.lock.k
 	now := time.Now()
 	ev := claim.Event{
-		Kind: claim.Replied, Code: server.CodeOf(a.Code), Sent: k.Instant(c.Sent), Fast: c.fast, More: a.More,
+		Kind: claim.Replied, Code: codes[a.Code], Sent: k.Instant(c.Sent), Fast: c.fast, More: a.More,
 		Fence: a.Fence, Clock: a.Now, Place: a.Place, Exhausted: k.Config.Retry.Exhausted(r.began, now),
 	}
 	if a.Undecided {
@@ -373,7 +373,7 @@ func (r *request) replied(c *askCall, a protocol.AcquireReply) {
 		k.Clock.Note(a.Now, c.Sent)
 		r.Mu.Lock()
 		if r.Claim.Pending() { // the caller has not returned
-			r.part.retryAfter = server.Duration(max(a.RetryAfter, 0))
+			r.part.retryAfter = claim.Duration(max(a.RetryAfter, 0))
 		}
 		r.Mu.Unlock()
 	}
@@ -398,6 +398,12 @@ func (r *request) replied(c *askCall, a protocol.AcquireReply) {
 	if done.Queue && c.uncounted && k.Subscriber.Reliable(l.Channel) { // acknowledged meanwhile
 		k.queues.heartbeatsBy(r, k.Now())
 	}
+}
+
+// codes is what the codes of scripts say to a claim.
+var codes = map[int64]claim.Code{
+	lua.Granted: claim.Granted, lua.Waiting: claim.Queued, lua.Refused: claim.Denied, lua.Tombstoned: claim.Tombstoned,
+	lua.Conflict: claim.Conflict, lua.AboveLimit: claim.AboveLimit,
 }
 
 var (

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 	"github.com/redis/go-redis/v9"
 )
@@ -210,7 +211,7 @@ func (c *conn) handleError(err error) (closed bool) {
 		s.mu.Unlock()
 		return true
 	}
-	if transport.OutcomeOf(err) != transport.Answered || transport.Retryable(err) {
+	if transport.OutcomeOf(err) != claim.Answered || transport.Retryable(err) {
 		// This includes MOVED: the reply does not name the channel, so all channels of the connection are subscribed again.
 		s.discardLocked(c)
 		s.mu.Unlock()

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/keeper"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
@@ -131,11 +132,11 @@ func (m *Majority) raiseFence(i int, part *keeper.Lease, fence int64, done func(
 			part.Gone(done)
 			return
 		case r.Code == lua.Unknown:
-			err = fmt.Errorf("%w: it has run for %v", errRecentRestart, server.Duration(r.Uptime))
+			err = fmt.Errorf("%w: it has run for %v", errRecentRestart, claim.Duration(r.Uptime))
 		}
 		done(err)
 	})}
-	at.SetRaiseFence(call, part.Token(), fence, server.Millis(m.spec.MinUptime))
+	at.SetRaiseFence(call, part.Token(), fence, m.spec.MinUptime.Milliseconds())
 	at.Server().Transport.Send(call)
 }
 

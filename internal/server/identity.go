@@ -3,6 +3,7 @@ package server
 import (
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 )
@@ -60,7 +61,7 @@ func (s *Server) setServerID(id ID, err error) {
 	s.identity.mu.Lock()
 	s.identity.query = nil
 	warn := false
-	if transport.OutcomeOf(err) == transport.Answered {
+	if transport.OutcomeOf(err) == claim.Answered {
 		s.identity.id, s.identity.next = id, time.Now().Add(serverIDTTL)
 		warn = id == ID{} && !s.identity.warned
 		s.identity.warned = s.identity.warned || warn

@@ -40,7 +40,7 @@ func (s *Server) Announce() {
 		if redis.HasErrorPrefix(call.Err, "NOPERM") && !s.owner.denied.Swap(true) {
 			s.Config.Log.Warn("lockkeeper: the owner label cannot be stored; others see this keeper's id alone", "error", call.Err)
 		}
-	}, "set", s.Config.Owner, "px", Millis(ownerTTL)))
+	}, "set", s.Config.Owner, "px", ownerTTL.Milliseconds()))
 }
 
 // withdraw removes the keeper's label, when the keeper is closed. It blocks until the server has answered or the client's timeouts have

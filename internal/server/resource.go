@@ -72,8 +72,8 @@ func (s *Server) InitResource(r *Resource, spec Spec) error {
 	if err := CheckTTL("TTL", spec.TTL); err != nil {
 		return err
 	}
-	ttl := Millis(spec.TTL)
-	r.s, r.scripts, r.name, r.ClaimTTL = s, spec.Scripts, spec.Name, min(ttl, Millis(s.Config.HeartbeatTimeout))
+	ttl := spec.TTL.Milliseconds()
+	r.s, r.scripts, r.name, r.ClaimTTL = s, spec.Scripts, spec.Name, min(ttl, s.Config.HeartbeatTimeout.Milliseconds())
 	for i, key := range keys.All() {
 		r.keys[i] = key
 	}
@@ -81,10 +81,10 @@ func (s *Server) InitResource(r *Resource, spec Spec) error {
 	if sharded {
 		channelPrefix = keys.ChannelPrefix()
 	}
-	metadataTTL := ttl + Millis(spec.MetadataTTL)
+	metadataTTL := ttl + spec.MetadataTTL.Milliseconds()
 	args := scriptArgs{
 		ttl: ttl, policyArg: spec.PolicyArg, metadataTTL: metadataTTL, tombstone: TombstoneTTL.Milliseconds(), way: protocol.WayOf(s.Config.Prefix, sharded),
-		queueTTL: protocol.QueueTTL(Millis(s.Config.HeartbeatTimeout)), channelPrefix: channelPrefix, epoch: protocol.EpochOf(metadataTTL),
+		queueTTL: protocol.QueueTTL(s.Config.HeartbeatTimeout.Milliseconds()), channelPrefix: channelPrefix, epoch: protocol.EpochOf(metadataTTL),
 	}
 	args.fast.epoch = protocol.EpochArg(metadataTTL)
 	r.fast = protocol.FastOf(spec.Scripts, spec.PolicyArg)

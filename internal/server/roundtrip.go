@@ -42,7 +42,7 @@ func (s *Server) RoundTrip(ctx context.Context, maxAttempts int, prepare func(p 
 			return call, inDoubt, nil
 		}
 		err = Unavailable(call.Err)
-		inDoubt = inDoubt || transport.OutcomeOf(err) == transport.InDoubt
+		inDoubt = inDoubt || transport.OutcomeOf(err) == claim.InDoubt
 		if !transport.Retryable(err) || attempt == maxAttempts || errors.Is(err, transport.ErrQueueFull) || s.Config.Retry.Exhausted(began, time.Now()) {
 			return nil, inDoubt, err
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/redis/go-redis/v9"
 )
@@ -64,12 +65,12 @@ func (t *Transport) exchange(ctx context.Context, s *sender, end EndReceiver) (s
 	for i, call := range s.batch {
 		call.setResult(s.cmds[i], pipelineErr)
 		call.Err = t.rdb.Explain(call.Err)
-		if interrupted && OutcomeOf(call.Err) != Answered {
+		if interrupted && OutcomeOf(call.Err) != claim.Answered {
 			call.Err = ErrInterrupted
 		}
 		answered = answered || call.Err == nil || isRedis(call.Err) || Malformed(call.Err)
 		if call.Err != nil {
-			if lost && OutcomeOf(call.Err) == NotSent {
+			if lost && OutcomeOf(call.Err) == claim.NotSent {
 				call.state.Store(callQueued)
 				t.dispatch(call)
 				continue
@@ -80,7 +81,7 @@ func (t *Transport) exchange(ctx context.Context, s *sender, end EndReceiver) (s
 				t.dispatch(call)
 				continue
 			}
-			unanswered = unanswered || OutcomeOf(call.Err) != Answered
+			unanswered = unanswered || OutcomeOf(call.Err) != claim.Answered
 			silence = call.Err
 		}
 		call.end()

@@ -6,41 +6,31 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/redis/go-redis/v9"
 )
 
-// Outcome says whether the server ran a command that ended with an error.
-type Outcome int
-
-const (
-	// Answered: the server has replied.
-	Answered Outcome = iota
-	// NotSent: the command was not sent.
-	NotSent
-	// InDoubt: the command may have run, in whole or in part, or may run later.
-	InDoubt
-)
-
-// OutcomeOf classifies the error of a command. A nil error is Answered.
-func OutcomeOf(err error) Outcome {
+// OutcomeOf returns whether the server ran a command that has ended with that error. It did if that is nil, and may have run it in part
+// if that is InDoubt.
+func OutcomeOf(err error) claim.Outcome {
 	if err == nil {
-		return Answered
+		return claim.Answered
 	}
 	var dial *net.OpError
 	var notSent *notSentError
 	switch {
 	case partiallyExecuted(err):
-		return InDoubt
+		return claim.InDoubt
 	case isRedis(err):
-		return Answered
+		return claim.Answered
 	case errors.Is(err, redis.ErrClosed), errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted):
-		return NotSent
+		return claim.NotSent
 	case errors.As(err, &dial) && dial.Op == "dial", errors.As(err, &notSent):
-		return NotSent
+		return claim.NotSent
 	}
-	return InDoubt
+	return claim.InDoubt
 }
 
 // notSentError reports that no node was found for a call.
@@ -62,7 +52,7 @@ func Retryable(err error) bool {
 	if errors.Is(err, redis.ErrClosed) || errors.Is(err, client.ErrClusterNode) || Malformed(err) {
 		return false
 	}
-	if OutcomeOf(err) != Answered {
+	if OutcomeOf(err) != claim.Answered {
 		return true
 	}
 	for _, code := range []string{

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/auth"
@@ -121,7 +122,7 @@ func TestInlineCallEnds(t *testing.T) {
 				synctest.Wait()
 				test.end(p, cancel)
 				<-returned
-				if !errors.Is(c.Err, ErrInterrupted) || OutcomeOf(c.Err) != InDoubt || !c.inline || c.ended != test.told {
+				if !errors.Is(c.Err, ErrInterrupted) || OutcomeOf(c.Err) != claim.InDoubt || !c.inline || c.ended != test.told {
 					p.Errorf("%v, inline %v, ended %v", c.Err, c.inline, c.ended)
 				}
 				if d := time.Since(began); d > time.Millisecond {
@@ -164,7 +165,7 @@ func TestInlineOnlyWhenIdle(t *testing.T) {
 			p.Errorf("while another is under way: %v, inline %v", c.Err, c.inline)
 		}
 		p.Close()
-		if c := p.sendInline(p.Context()); OutcomeOf(c.Err) != NotSent {
+		if c := p.sendInline(p.Context()); OutcomeOf(c.Err) != claim.NotSent {
 			p.Errorf("after Close: %v", c.Err)
 		}
 	})
@@ -185,7 +186,7 @@ func TestOwnConnectionBreaks(t *testing.T) {
 		ctx := withCancel(p)
 		p.connectOwn(ctx)
 		p.net.Break("evalsha", 1, faultnet.CutReply)
-		if c := p.sendInline(ctx); OutcomeOf(c.Err) != InDoubt || errors.Is(c.Err, ErrInterrupted) || !c.inline {
+		if c := p.sendInline(ctx); OutcomeOf(c.Err) != claim.InDoubt || errors.Is(c.Err, ErrInterrupted) || !c.inline {
 			p.Errorf("cut: %v, inline %v", c.Err, c.inline)
 		}
 		if c := p.sendInline(ctx); c.Err != nil || c.inline || c.Reply[1] != ownCalls+2 {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/alicebob/miniredis/v2/server"
+	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
@@ -219,7 +220,7 @@ func TestRepeatedNoScriptFails(t *testing.T) {
 			asked++
 			c.WriteError("NOSCRIPT No matching script.")
 		})
-		if c := <-p.send(counterScript); !redis.HasErrorPrefix(c.Err, "NOSCRIPT") || OutcomeOf(c.Err) != Answered {
+		if c := <-p.send(counterScript); !redis.HasErrorPrefix(c.Err, "NOSCRIPT") || OutcomeOf(c.Err) != claim.Answered {
 			p.Error(c.Err)
 		}
 		if asked != 2 {
@@ -301,20 +302,20 @@ func TestCommandsAreNeverResent(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		net     func(*fixture)
-		outcome Outcome
+		outcome claim.Outcome
 		ran     string
 	}{
-		{"its reply is cut off", func(p *fixture) { p.net.Break("evalsha", 1, faultnet.CutReply) }, InDoubt, "1"},
-		{"its reply never comes", func(p *fixture) { p.net.Break("evalsha", 1, faultnet.SwallowReply) }, InDoubt, "1"},
-		{"the request is lost", func(p *fixture) { p.net.Break("evalsha", 1, faultnet.LoseRequest) }, InDoubt, "0"},
-		{"there is no connection", func(p *fixture) { p.net.Down(); <-p.send(counterScript) }, NotSent, "0"}, // the first call notices it
-		{"no fault", func(*fixture) {}, Answered, "1"},
+		{"its reply is cut off", func(p *fixture) { p.net.Break("evalsha", 1, faultnet.CutReply) }, claim.InDoubt, "1"},
+		{"its reply never comes", func(p *fixture) { p.net.Break("evalsha", 1, faultnet.SwallowReply) }, claim.InDoubt, "1"},
+		{"the request is lost", func(p *fixture) { p.net.Break("evalsha", 1, faultnet.LoseRequest) }, claim.InDoubt, "0"},
+		{"there is no connection", func(p *fixture) { p.net.Down(); <-p.send(counterScript) }, claim.NotSent, "0"}, // the first call notices it
+		{"no fault", func(*fixture) {}, claim.Answered, "1"},
 	} {
 		subtest(t, c.name, func(p *fixture) {
 			p.loadScript()
 			c.net(p)
 			call := <-p.send(counterScript)
-			if got := OutcomeOf(call.Err); got != c.outcome || (call.Err == nil) != (c.outcome == Answered) {
+			if got := OutcomeOf(call.Err); got != c.outcome || (call.Err == nil) != (c.outcome == claim.Answered) {
 				p.Errorf("outcome %d, want %d: %v", got, c.outcome, call.Err)
 			}
 			if call.Err != nil && !Retryable(call.Err) {
@@ -336,7 +337,7 @@ func TestPipelineCallsShareOutcome(t *testing.T) {
 		p.net.Break("evalsha", 1, faultnet.CutReply)
 		all := p.sendMany(50)
 		for i, done := range all {
-			if c := <-done; OutcomeOf(c.Err) != InDoubt {
+			if c := <-done; OutcomeOf(c.Err) != claim.InDoubt {
 				p.Errorf("call %d: %v", i, c.Err)
 			}
 		}
@@ -402,9 +403,9 @@ func TestServerErrors(t *testing.T) {
 			if call.Err == nil || !strings.Contains(call.Err.Error(), says) {
 				p.Fatalf("%q came through as %v", says, call.Err)
 			}
-			want := Answered
+			want := claim.Answered
 			if strings.Contains(says, "non local key") {
-				want = InDoubt // stopped in the middle
+				want = claim.InDoubt // stopped in the middle
 			}
 			if got := OutcomeOf(call.Err); got != want {
 				p.Errorf("outcome %d, want %d", got, want)
@@ -468,23 +469,23 @@ func TestOutcomesOfErrors(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		err     error
-		outcome Outcome
+		outcome claim.Outcome
 		passing bool
 	}{
-		{"the connection is refused", dial, NotSent, true},
-		{"the connection is refused, wrapped", fmt.Errorf("cluster: %w", dial), NotSent, true},
-		{"there is no free connection", redis.ErrPoolTimeout, NotSent, true},
-		{"the pool is exhausted", redis.ErrPoolExhausted, NotSent, true},
-		{"the client is closed", redis.ErrClosed, NotSent, false},
-		{"the client is closed, wrapped", fmt.Errorf("x: %w", redis.ErrClosed), NotSent, false},
-		{"the reply does not arrive", read, InDoubt, true},
-		{"the connection is cut", io.EOF, InDoubt, true},
-		{"the connection is cut within the reply", io.ErrUnexpectedEOF, InDoubt, true},
-		{"the context is cancelled", context.Canceled, InDoubt, true},
-		{"the context's deadline has passed", context.DeadlineExceeded, InDoubt, true},
-		{"the reply is empty", redis.Nil, Answered, false},
-		{"the reply is invalid", fmt.Errorf("%w: seven", protocol.ErrReply), InDoubt, false},
-		{"something else", errors.New("something else"), InDoubt, true},
+		{"the connection is refused", dial, claim.NotSent, true},
+		{"the connection is refused, wrapped", fmt.Errorf("cluster: %w", dial), claim.NotSent, true},
+		{"there is no free connection", redis.ErrPoolTimeout, claim.NotSent, true},
+		{"the pool is exhausted", redis.ErrPoolExhausted, claim.NotSent, true},
+		{"the client is closed", redis.ErrClosed, claim.NotSent, false},
+		{"the client is closed, wrapped", fmt.Errorf("x: %w", redis.ErrClosed), claim.NotSent, false},
+		{"the reply does not arrive", read, claim.InDoubt, true},
+		{"the connection is cut", io.EOF, claim.InDoubt, true},
+		{"the connection is cut within the reply", io.ErrUnexpectedEOF, claim.InDoubt, true},
+		{"the context is cancelled", context.Canceled, claim.InDoubt, true},
+		{"the context's deadline has passed", context.DeadlineExceeded, claim.InDoubt, true},
+		{"the reply is empty", redis.Nil, claim.Answered, false},
+		{"the reply is invalid", fmt.Errorf("%w: seven", protocol.ErrReply), claim.InDoubt, false},
+		{"something else", errors.New("something else"), claim.InDoubt, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if got := OutcomeOf(c.err); got != c.outcome {
@@ -495,7 +496,7 @@ func TestOutcomesOfErrors(t *testing.T) {
 			}
 		})
 	}
-	if OutcomeOf(nil) != Answered || Malformed(nil) || WrongType(nil) {
+	if OutcomeOf(nil) != claim.Answered || Malformed(nil) || WrongType(nil) {
 		t.Error("nil is reported as retryable")
 	}
 	if WrongType(errors.New("WRONGTYPE, from elsewhere")) {
@@ -519,7 +520,7 @@ func TestCloseWaitsForPendingCalls(t *testing.T) {
 			}
 		}
 		p.mini.Del("k")
-		if c := <-p.send(counterScript); OutcomeOf(c.Err) != NotSent || Retryable(c.Err) {
+		if c := <-p.send(counterScript); OutcomeOf(c.Err) != claim.NotSent || Retryable(c.Err) {
 			p.Errorf("a call after Close: %v", c.Err)
 		}
 		p.checkRuns("0")
@@ -679,7 +680,7 @@ func TestJoinedCallsFailTogether(t *testing.T) {
 		p.net.Restore()
 		p.net.Break("eval", 1, faultnet.SwallowReply)
 		for _, done := range all {
-			if c := <-done; OutcomeOf(c.Err) != InDoubt || c.Sent.IsZero() {
+			if c := <-done; OutcomeOf(c.Err) != claim.InDoubt || c.Sent.IsZero() {
 				p.Errorf("%v, sent at %v", c.Err, c.Sent)
 			}
 		}
@@ -771,7 +772,7 @@ func TestWithdrawnCallsAreNotSent(t *testing.T) {
 			if len(done) != 1 {
 				p.Fatalf("a withdrawn call was completed %d times", len(done))
 			}
-			if c := <-done; OutcomeOf(c.Err) != NotSent {
+			if c := <-done; OutcomeOf(c.Err) != claim.NotSent {
 				p.Fatal(c.Err)
 			}
 		}
@@ -799,7 +800,7 @@ func TestWithdrawAfterNoScript(t *testing.T) {
 		p.Send(first)
 		p.Send(second)
 		<-done
-		if c := <-firstDone; OutcomeOf(c.Err) != NotSent {
+		if c := <-firstDone; OutcomeOf(c.Err) != claim.NotSent {
 			p.Error(c.Err)
 		}
 		p.flush()
@@ -824,7 +825,7 @@ func TestSilentServerGetsFewCalls(t *testing.T) {
 			}
 			if c := <-done; c.Err == nil || !Retryable(c.Err) {
 				p.Errorf("call %d: %v", i, c.Err)
-			} else if OutcomeOf(c.Err) == NotSent {
+			} else if OutcomeOf(c.Err) == claim.NotSent {
 				unsent++
 			}
 		}
@@ -869,7 +870,7 @@ func TestQueueIsBounded(t *testing.T) {
 		if len(results) != 1 {
 			p.Fatalf("%d calls have ended", len(results))
 		}
-		if c := <-results; !errors.Is(c.Err, ErrQueueFull) || OutcomeOf(c.Err) != NotSent || !Retryable(c.Err) {
+		if c := <-results; !errors.Is(c.Err, ErrQueueFull) || OutcomeOf(c.Err) != claim.NotSent || !Retryable(c.Err) {
 			p.Error(c.Err)
 		}
 		for range 100 {
@@ -900,11 +901,11 @@ func TestGiveUp(t *testing.T) {
 		queued := p.send(counterScript)
 		time.Sleep(2 * giveUpAfter)
 		start := time.Now()
-		if c := <-p.send(counterScript); OutcomeOf(c.Err) != NotSent || Retryable(c.Err) || time.Since(start) > 0 {
+		if c := <-p.send(counterScript); OutcomeOf(c.Err) != claim.NotSent || Retryable(c.Err) || time.Since(start) > 0 {
 			p.Errorf("while it is silent: %v after %v", c.Err, time.Since(start))
 		}
 		p.GiveUp()
-		if c := <-queued; OutcomeOf(c.Err) != NotSent || time.Since(start) > 0 {
+		if c := <-queued; OutcomeOf(c.Err) != claim.NotSent || time.Since(start) > 0 {
 			p.Errorf("queued: %v after %v", c.Err, time.Since(start))
 		}
 	})
@@ -930,7 +931,7 @@ func TestWithdrawBeforeInlineSend(t *testing.T) {
 		if !withdrawn {
 			t.Fatal("not withdrawn")
 		}
-		if OutcomeOf(c.Err) != NotSent {
+		if OutcomeOf(c.Err) != claim.NotSent {
 			t.Errorf("Withdraw returned true, but the call was sent: reply %v, error %v", c.Reply, c.Err)
 		}
 		p.checkRuns("0")

@@ -107,7 +107,7 @@ func breakingArg(l *server.Resource) string {
 	case l.Scripts().Limit == nil:
 		return ""
 	case l.Scripts() == lua.RateLimit:
-		return protocol.LimitsArg(1, 1, server.Millis(server.LongestTTL))
+		return protocol.LimitsArg(1, 1, server.LongestTTL.Milliseconds())
 	}
 	return protocol.LimitsArg(1, 0, 0)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 )
@@ -88,7 +89,7 @@ func holders(ctx context.Context, l *server.Resource, subject int, last protocol
 }
 
 func newHolder(h protocol.Holder) Holder {
-	return Holder{Token: h.Token, Fence: uint64(max(h.Fence, 0)), ExpiresIn: server.Duration(h.ExpiresIn), Converted: h.Converted}
+	return Holder{Token: h.Token, Fence: uint64(max(h.Fence, 0)), ExpiresIn: claim.Duration(h.ExpiresIn), Converted: h.Converted}
 }
 
 func labelHolders(ctx context.Context, l *server.Resource, list []Holder) {
@@ -110,7 +111,7 @@ func Waiters(ctx context.Context, l *server.Resource) ([]Waiter, error) {
 		}
 		for _, w := range page {
 			after = w.Place
-			left, waited := server.Duration(w.HeartbeatLeft), server.Duration(max(w.WaitTime, 0))
+			left, waited := claim.Duration(w.HeartbeatLeft), claim.Duration(max(w.WaitTime, 0))
 			list = append(list, Waiter{
 				Token: w.Token, WaitTime: waited, HeartbeatLeft: left, HeartbeatAge: min(max(heartbeatTimeoutOf(l.Server(), w.Token)-left, 0), waited),
 			})
@@ -127,7 +128,7 @@ func Waiters(ctx context.Context, l *server.Resource) ([]Waiter, error) {
 func heartbeatTimeoutOf(s *server.Server, token string) time.Duration {
 	t, _ := protocol.ParseToken(token)
 	if ms := t.HeartbeatTimeout(); ms > 0 {
-		return server.Duration(ms)
+		return claim.Duration(ms)
 	}
 	return s.Config.HeartbeatTimeout
 }
@@ -140,7 +141,7 @@ func markUnconfirmed(ctx context.Context, l *server.Resource, holders []Holder) 
 	for i := range holders {
 		h := &holders[i]
 		t, ok := protocol.ParseToken(h.Token)
-		if !ok || t.ClaimTTL >= t.TTL || h.Fence == 0 || h.ExpiresIn < 0 || h.ExpiresIn > server.Duration(t.ClaimTTL) {
+		if !ok || t.ClaimTTL >= t.TTL || h.Fence == 0 || h.ExpiresIn < 0 || h.ExpiresIn > claim.Duration(t.ClaimTTL) {
 			continue
 		}
 		if now == 0 {

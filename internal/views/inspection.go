@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 )
@@ -129,13 +130,13 @@ func inForce(ctx context.Context, l *server.Resource, limits protocol.Limits, ho
 	if limits.Window == 0 {
 		return &LimitsInForce{Limit: limits.AtOnce, Used: held}, nil
 	}
-	f := &LimitsInForce{Limit: limits.Window, Window: server.Duration(limits.Per)}
+	f := &LimitsInForce{Limit: limits.Window, Window: claim.Duration(limits.Per)}
 	if limits.PausedUntil > 0 {
 		now, err := server.ReadAgain(ctx, l.Server(), func() (int64, error) { return serverTime(l) })
 		if err != nil {
 			return nil, err
 		}
-		f.PausedFor = max(server.Duration(limits.PausedUntil-now/1000), 0)
+		f.PausedFor = max(claim.Duration(limits.PausedUntil-now/1000), 0)
 	}
 	if limits.AtOnce == 0 { // the holders are those whose permits have not returned
 		f.Used = held

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
@@ -58,7 +59,7 @@ func lookUp(rdb *client.Client, names []*lookup, now int64) ([]Entry, error) {
 	}
 	for i, x := range names {
 		if limits, ok := x.takes(); ok {
-			entries[i].Holders, entries[i].ExpiresIn, entries[i].Keeper = x.leases(func(score float64) time.Duration { return server.Duration(limits.ReturnIn(int64(score), now)) })
+			entries[i].Holders, entries[i].ExpiresIn, entries[i].Keeper = x.leases(func(score float64) time.Duration { return claim.Duration(limits.ReturnIn(int64(score), now)) })
 		}
 	}
 	return entries, nil
@@ -112,7 +113,7 @@ func (x *lookup) entry(now int64) Entry {
 	entry := Entry{Kind: x.Set.Kind, Name: x.Name}
 	x.exists = x.left.Val() != -2
 	if x.holder == nil {
-		entry.Holders, entry.ExpiresIn, entry.Keeper = x.leases(func(score float64) time.Duration { return server.Duration(int64(score) - now/1000) })
+		entry.Holders, entry.ExpiresIn, entry.Keeper = x.leases(func(score float64) time.Duration { return claim.Duration(int64(score) - now/1000) })
 	} else if token, err := x.holder.Result(); err != nil {
 		return entry
 	} else if x.exists && !protocol.IsRecord(token) {
@@ -123,7 +124,7 @@ func (x *lookup) entry(now int64) Entry {
 	for _, head := range x.heads {
 		for _, z := range head.Val() {
 			waited := now - protocol.TicketOf(x.Set, int64(z.Score)) // µs
-			entry.LongestWait = max(entry.LongestWait, server.Duration(waited/1000))
+			entry.LongestWait = max(entry.LongestWait, claim.Duration(waited/1000))
 		}
 	}
 	return entry
