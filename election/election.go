@@ -103,7 +103,7 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, fence
 		return server.InvalidFor("election", e.locker.Name(), "another Run of this Election is in progress; use an Election for each candidate")
 	}
 	defer e.running.Store(false)
-	pauses := random.NewBackoff(e.o.MinBackoff, e.o.MaxBackoff)
+	var pauses random.Backoff
 	var failures server.LogLimit
 	for {
 		lease, err := e.locker.Lock(ctx)
@@ -131,7 +131,7 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, fence
 				pauses.Reset()
 			}
 		}
-		if !sleep(ctx, pauses.Next()) {
+		if !sleep(ctx, pauses.Next(e.o.MinBackoff, e.o.MaxBackoff)) {
 			return nil
 		}
 	}

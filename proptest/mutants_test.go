@@ -167,7 +167,7 @@ var mutants = []mutant{
 	{"a turn in the local queue is not passed on", "internal/keeper/local.go", "	close(q.waiting.Remove(first).(chan struct{}))\n", "	q.waiting.Remove(first)\n", "mutex"},
 	{"a request without a reply is not retried", "internal/claim/request.go", "			c.paused, out.Pause = true, true\n", "			c.paused = true\n", "fair"},
 	{"timers stop after one has fired", "internal/timers/timers.go", "	s.firing = false\n	s.armLocked()\n", "	s.firing = false\n", "fair"},
-	{"a failed attempt is not retried", "internal/quorum/attempt.go", "	return a.repeats.Next(), nil\n", "	return time.Hour, nil\n", "redlock"},
+	{"a failed attempt is not retried", "internal/quorum/attempt.go", "	return retry.Next(&a.repeats), nil\n", "	return time.Hour, nil\n", "redlock"},
 	{"a renewal goes beyond MaxLifetime", "internal/claim/lease.go", "		ttl = min(ttl, (r.MaxLifetime - now.Sub(c.since)).Milliseconds())\n", "", "fair"},
 	{"an upgrade that waits has no note", "internal/keeper/request.go", "			t.note = of.Note\n", "			_ = of\n", "rwlock"},
 	{"an upgrade that replicas do not have is not given up", "internal/claim/lease.go", "		c.release(c.until, 0, out)\n", "", "rwlock tests/TestUnacknowledged"},

@@ -56,7 +56,8 @@ func (a *actions) begin(h *Lease, now claim.Instant, ev *claim.Event, cause erro
 		h.cleanup.loss = cause
 	}
 	if a.Confirmed {
-		h.lastErr, h.backoff = nil, nil
+		h.lastErr = nil
+		h.backoff.Reset()
 	}
 	if a.Ask {
 		a.ask = &h.request.newCallLocked(a.AskGeneral).Call
@@ -172,10 +173,7 @@ func (h *Lease) observeEnd(a *actions) {
 
 // pauseLocked returns the pause before the next attempt of what is being repeated.
 func (h *Lease) pauseLocked() time.Duration {
-	if h.backoff == nil {
-		h.backoff = h.lock.k.Config.Retry.NewBackoff()
-	}
-	return h.backoff.Next()
+	return h.lock.k.Config.Retry.Next(&h.backoff)
 }
 
 // breakerKnown handles the answer who has broken what the token had; nil: nobody, as far as is known.

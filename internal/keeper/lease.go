@@ -107,11 +107,11 @@ type Lease struct {
 
 	// Guarded by the Lifecycle's Mu. A process may have a hundred thousand leases, so what few have is behind pointers.
 	Claim       claim.Claim
-	conversion  *conversion     // nil: it was never converted
-	observation *Observation    // the call that acquired or converted it, for the observer
-	backoff     *random.Backoff // of what is repeated now; nil while it succeeds
-	lastErr     error           // of the last renewal
-	cleanup     *Cleanup        // once it is released
+	conversion  *conversion    // nil: it was never converted
+	observation *Observation   // the call that acquired or converted it, for the observer
+	backoff     random.Backoff // of what is repeated now
+	lastErr     error          // of the last renewal
+	cleanup     *Cleanup       // once it is released
 }
 
 // Reasons for a loss, in addition to ErrNotHeld.

@@ -234,29 +234,24 @@ func (l *Lock) Adopt(ctx context.Context, token string) (*Lease, error) {
 }
 
 // AdoptAs is Adopt of a lease that has an observer, or nil.
-func (l *Lock) AdoptAs(ctx context.Context, token string, observer Observer) (*Lease, error) {
-	for began := time.Now(); ; {
+func (l *Lock) AdoptAs(ctx context.Context, token string, observer Observer) (adopted *Lease, err error) {
+	err = l.k.Repeat(ctx, 0, func() (again bool, err error) {
 		r, err := l.Renew(ctx, token, func() int64 { return l.TTL })
+		if err == nil && r.Held && l.k.cfg.ReplicaAck.enabled() {
+			r, err = l.replicateRenewal(ctx, token)
+		}
+		if err == nil && !r.Held {
+			err = l.GoneError(ctx, token)
+		}
 		if err != nil {
-			return nil, l.Fail(err)
-		}
-		if r.Held && l.k.cfg.ReplicaAck.enabled() {
-			if r, err = l.replicateRenewal(ctx, token); err != nil {
-				return nil, l.Fail(err)
-			}
-		}
-		if !r.Held {
-			return nil, l.GoneError(ctx, token)
+			return false, err
 		}
 		t, _ := protocol.ParseToken(token)
 		now := l.k.Now()
 		var out claim.Effects
 		c := claim.Adopt(&l.Rules, r.Fence, l.k.Instant(r.Sent), now, &out)
 		if now >= c.Deadline() { // too late, as a grant may be
-			if ctx.Err() != nil || l.k.Config.Retry.Exhausted(began, time.Now()) {
-				return nil, l.Fail(ErrTooLate, server.ContextError(ctx))
-			}
-			continue
+			return true, ErrTooLate
 		}
 		h := l.NewLease(token, t.Serial, c, l.NewObservation(ctx, t.Flags))
 		h.observer = observer
@@ -264,10 +259,12 @@ func (l *Lock) AdoptAs(ctx context.Context, token string, observer Observer) (*L
 			h.conversion = &conversion{calls: 1, converted: true}
 		}
 		if !h.Start(uint64(r.Fence), out.Timer) {
-			return nil, l.Fail(server.ErrClosed)
+			return false, server.ErrClosed
 		}
-		return h, nil
-	}
+		adopted = h
+		return false, nil
+	})
+	return adopted, l.FailIf(err)
 }
 
 // Forget deletes a record that Holders has returned. It blocks until the server has answered, until ctx ends, or until the

@@ -42,8 +42,8 @@ type waitQueue struct {
 
 	mu       sync.Mutex // guards the fields below
 	requests map[*request]struct{}
-	state    queue.Queue     // with as many waiters
-	backoff  *random.Backoff // nil while heartbeats are answered
+	state    queue.Queue    // with as many waiters
+	backoff  random.Backoff // while heartbeats fail
 }
 
 func (ws *waitQueues) newQueue(l *server.Resource, health *server.Health) *waitQueue {
@@ -344,9 +344,6 @@ func (q *waitQueue) heartbeatDone(call *transport.Call, batch []*request, sent t
 	var out queue.Effects
 	q.state.Answered(&q.of.rules, now, len(batch), len(unknown), again != nil, reply.RetryIn, reply.More, &out)
 	q.setTimerLocked(&out)
-	if !q.state.Failing() {
-		q.backoff = nil
-	}
 	q.mu.Unlock()
 	if again != nil {
 		q.of.k.Transport.Send(again)
@@ -421,10 +418,10 @@ func (q *waitQueue) checkMissed(unknown []*request) {
 func (q *waitQueue) failed(err error, batch []*request) {
 	q.mu.Lock()
 	if !q.state.Failing() {
-		q.backoff = q.of.k.Config.Retry.NewBackoff()
+		q.backoff.Reset()
 	}
 	var out queue.Effects
-	q.state.Failed(&q.of.rules, q.of.k.Now(), transport.Retryable(err), q.backoff.Next(), &out)
+	q.state.Failed(&q.of.rules, q.of.k.Now(), transport.Retryable(err), q.of.k.Config.Retry.Next(&q.backoff), &out)
 	q.setTimerLocked(&out)
 	q.mu.Unlock()
 	if !out.GiveUp {

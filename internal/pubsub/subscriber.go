@@ -51,7 +51,7 @@ type Config struct {
 // Subscriber subscribes to channels. It is safe for concurrent use.
 type Subscriber struct {
 	cfg     Config
-	backoff *random.Backoff // between failed attempts; used by reconnect only
+	backoff random.Backoff // between failed attempts; used by reconnect only
 
 	mu           sync.Mutex // guards the fields below; not held while a command is sent
 	channels     map[string]*channel
@@ -92,7 +92,7 @@ type channel struct {
 
 // New returns a Subscriber without channels. It does no I/O and starts no goroutine.
 func New(cfg Config) *Subscriber {
-	s := &Subscriber{cfg: cfg, backoff: random.NewBackoff(10*time.Millisecond, time.Second), channels: map[string]*channel{}, names: map[string]*channel{}, conns: map[*conn]struct{}{}}
+	s := &Subscriber{cfg: cfg, channels: map[string]*channel{}, names: map[string]*channel{}, conns: map[*conn]struct{}{}}
 	s.closing, s.close = context.WithCancel(context.Background())
 	return s
 }
@@ -410,7 +410,7 @@ func (s *Subscriber) reconnect() {
 			s.backoff.Reset()
 		default:
 			select {
-			case <-time.After(s.backoff.Next()):
+			case <-time.After(s.backoff.Next(10*time.Millisecond, time.Second)):
 			case <-s.closing.Done():
 				continue
 			}

@@ -56,10 +56,10 @@ type acquisition struct {
 	wait        bool                // for other holders
 	observation *keeper.Observation // the call, for the observer
 	health      *server.Health
-	polls       *random.Backoff // pauses while others hold the lock; nil: they have not yet
-	repeats     *random.Backoff // pauses while no majority answers; nil: one did last time
-	since       time.Time       // when the caller came
-	note        string          // of the caller
+	polls       random.Backoff // pauses while others hold the lock
+	repeats     random.Backoff // pauses while no majority answers
+	since       time.Time      // when the caller came
+	note        string         // of the caller
 	// leftovers are the unfinished cleanups of earlier attempts, by server. They may be why a server refuses; nil: none.
 	leftovers [][]*keeper.Cleanup
 
@@ -120,6 +120,7 @@ func (a *acquisition) fail(answers []error, causes ...error) error {
 	return a.lock.fail(answers, causes...)
 }
 
+// run makes one attempt after the other. It is no Server.Repeat, because what others hold is asked for again as well, at other intervals.
 func (a *acquisition) run() (*Lease, error) {
 	for try := 1; ; try++ {
 		began := time.Now()
@@ -158,25 +159,19 @@ func (a *acquisition) pause(u *Lease, v verdict, try int) (time.Duration, error)
 	case v.contended && !a.wait:
 		return 0, a.fail(v.answers, server.ErrNotAcquired)
 	case v.contended:
-		a.repeats = nil
+		a.repeats.Reset()
 		return a.pollDelay(v), nil
-	}
-	if a.repeats == nil {
-		a.repeats = retry.NewBackoff()
 	}
 	if v.hopeless || !a.wait && try == server.MaxTries || a.wait && a.health.Exhausted(retry, a.since, time.Now()) != nil {
 		return 0, a.fail(v.answers, v.causes...)
 	}
 	a.leftovers = u.awaitCleanups(a.untilClosed(), a.leftovers)
-	return a.repeats.Next(), nil
+	return retry.Next(&a.repeats), nil
 }
 
 // pollDelay is the pause while others hold the lock: random, and no longer than their leases.
 func (a *acquisition) pollDelay(v verdict) time.Duration {
-	if a.polls == nil {
-		a.polls = random.NewBackoff(firstRetryDelay, a.lock.spec.MaxRetryDelay)
-	}
-	delay := min(a.polls.Next(), v.retryAfter)
+	delay := min(a.polls.Next(firstRetryDelay, a.lock.spec.MaxRetryDelay), v.retryAfter)
 	if deadline, ok := a.caller.Deadline(); ok {
 		if left := time.Until(deadline) - server.DeadlineLead; left > a.lock.spec.Keepers[0].Freshness() {
 			delay = min(delay, left) // to know at the deadline whether the servers still answer

@@ -20,19 +20,19 @@ func Uint64() uint64 {
 // Float64 returns a random number from 0 to less than 1.
 func Float64() float64 { return float64(Uint64()>>11) / (1 << 53) }
 
-// Backoff is growing pauses, each varied at random by up to half.
-type Backoff struct{ mean *backoff.ExponentialBackOff }
-
-// NewBackoff returns pauses of which the mean grows from least to most.
-func NewBackoff(least, most time.Duration) *Backoff {
-	return &Backoff{backoff.NewExponentialBackOff(backoff.WithInitialInterval(least), backoff.WithMaxInterval(most),
-		backoff.WithRandomizationFactor(0), backoff.WithMaxElapsedTime(0))}
+// Backoff is growing pauses, each varied at random by up to half. The zero value is ready for use.
+type Backoff struct {
+	mean *backoff.ExponentialBackOff // nil before the first pause
 }
 
-// Next returns the next pause.
-func (b *Backoff) Next() time.Duration {
+// Next returns the next pause. Their mean grows from least to most.
+func (b *Backoff) Next(least, most time.Duration) time.Duration {
+	if b.mean == nil {
+		b.mean = backoff.NewExponentialBackOff(backoff.WithInitialInterval(least), backoff.WithMaxInterval(most),
+			backoff.WithRandomizationFactor(0), backoff.WithMaxElapsedTime(0))
+	}
 	return time.Duration(float64(b.mean.NextBackOff()) * (0.5 + Float64()))
 }
 
 // Reset makes the pauses begin anew.
-func (b *Backoff) Reset() { b.mean.Reset() }
+func (b *Backoff) Reset() { b.mean = nil }

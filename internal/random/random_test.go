@@ -26,11 +26,11 @@ func TestNothingIsKept(t *testing.T) {
 	source := &counter{Reader: crypto.Reader}
 	crypto.Reader = source
 	defer func() { crypto.Reader = source.Reader }()
-	pauses := NewBackoff(time.Second, time.Minute)
+	var pauses Backoff
 	for name, draw := range map[string]func(){
 		"Uint64":       func() { Uint64() },
 		"Float64":      func() { Float64() },
-		"Backoff.Next": func() { pauses.Next() },
+		"Backoff.Next": func() { pauses.Next(time.Second, time.Minute) },
 	} {
 		for i := range 3 {
 			source.bytes = 0
@@ -48,9 +48,9 @@ func TestPausesOfCopies(t *testing.T) {
 	pauses := func() (list []time.Duration) {
 		//lint:ignore SA1019 it restores the state of the generator, as a snapshot does
 		rand.Seed(1)
-		b := NewBackoff(time.Second, time.Minute)
+		var b Backoff
 		for range 5 {
-			list = append(list, b.Next())
+			list = append(list, b.Next(time.Second, time.Minute))
 		}
 		return list
 	}
@@ -61,13 +61,13 @@ func TestPausesOfCopies(t *testing.T) {
 
 // TestBackoff: the pauses grow up to the longest one, are varied by up to half, and begin anew after Reset.
 func TestBackoff(t *testing.T) {
-	b := NewBackoff(100*time.Millisecond, time.Second)
+	var b Backoff
 	least, most := math.Inf(1), 0.0
 	for range 1000 {
 		b.Reset()
 		for i := range 10 {
 			mean := min(100*math.Pow(1.5, float64(i)), 1000)
-			x := b.Next().Seconds() * 1000 / mean
+			x := b.Next(100*time.Millisecond, time.Second).Seconds() * 1000 / mean
 			if x < 0.499 || x > 1.501 {
 				t.Fatalf("pause %d is %.3f times its mean", i, x)
 			}

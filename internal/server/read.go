@@ -43,17 +43,12 @@ func Read[T any](ctx context.Context, s *Server, fn func() (T, error)) (T, error
 }
 
 // ReadAgain is Read, and repeats it after a retryable error, up to MaxTries times.
-func ReadAgain[T any](ctx context.Context, s *Server, fn func() (T, error)) (T, error) {
-	pauses := s.Config.Retry.NewBackoff()
-	for attempt := 1; ; attempt++ {
-		value, err := Read(ctx, s, fn)
-		if err == nil || !transport.Retryable(err) || attempt == MaxTries || ctx.Err() != nil || s.IsClosed() {
-			return value, err
-		}
-		if s.Pause(ctx, pauses.Next()) != nil {
-			return value, err
-		}
-	}
+func ReadAgain[T any](ctx context.Context, s *Server, fn func() (T, error)) (value T, err error) {
+	err = s.Repeat(ctx, MaxTries, func() (again bool, err error) {
+		value, err = Read(ctx, s, fn)
+		return ctx.Err() == nil && transport.Retryable(err), err
+	})
+	return value, err
 }
 
 // Pause waits for so long, or until ctx ends or until Close, which are errors.

@@ -13,50 +13,61 @@ import (
 // MaxTries bounds how often a request that does not wait, such as TryLock, is repeated after a retryable error.
 const MaxTries = claim.MaxTries
 
-// RoundTrip sends calls that prepare sets, one after the other, until one is answered, and returns it. It blocks until then, until ctx
-// ends, until Closing does (ErrClosed), until an error is not retryable, or until maxAttempts have failed; if maxAttempts is 0, the retry
-// policy decides. inDoubt reports that a call may still run whose outcome will not be known: a call that is still queued when the wait
-// ends is withdrawn. If ctx ended, the error wraps ContextError and why there was no answer before.
-func (s *Server) RoundTrip(ctx context.Context, maxAttempts int, prepare func(p *Pending)) (answered *transport.Call, inDoubt bool, err error) {
-	var retries *random.Backoff
+// Repeat calls fn until it has succeeded. It blocks until then, until ctx ends, or until Closing does (ErrClosed). What fn returns says
+// what follows:
+//   - nil: done.
+//   - again and an error: fn is called again after a pause, unless it has been maxTries times (0: any number), or the retry policy gives
+//     up. If ctx has ended, the error of Repeat wraps ContextError as well.
+//   - an error alone: failed.
+func (s *Server) Repeat(ctx context.Context, maxTries int, fn func() (again bool, err error)) error {
+	var pauses random.Backoff
 	began := time.Now()
-	for attempt := 1; ; attempt++ {
+	for try := 1; ; try++ {
+		again, err := fn()
+		over := ctx.Err() != nil || s.closing.Err() != nil
+		if err == nil || !again || !over && (try == maxTries || s.Config.Retry.Exhausted(began, time.Now())) {
+			return err
+		}
+		switch end := s.Pause(ctx, s.Config.Retry.Next(&pauses)); end {
+		case nil:
+		case ErrClosed:
+			return end
+		default:
+			return Chain(err, end)
+		}
+	}
+}
+
+// RoundTrip sends calls that prepare sets, as Repeat does, until one is answered, and returns it. inDoubt reports that a call may still run
+// whose outcome will not be known: a call that is still queued when the wait ends is withdrawn. If ctx ended, the error says why there was
+// no answer before.
+func (s *Server) RoundTrip(ctx context.Context, maxTries int, prepare func(p *Pending)) (answered *transport.Call, inDoubt bool, err error) {
+	why := ErrNoAnswer
+	err = s.Repeat(ctx, maxTries, func() (again bool, err error) {
 		p := &Pending{}
 		prepare(p)
-		call := &p.Call
-		call.Done = p
-		s.Transport.SendInline(ctx, call, nil)
+		p.Done = p
+		s.Transport.SendInline(ctx, &p.Call, nil)
 		if !p.ended.IsClosed() {
 			select {
 			case <-p.ended.Done():
 			case <-s.closing.Done():
-				return nil, !p.Withdraw() || inDoubt, ErrClosed
+				inDoubt = !p.Withdraw() || inDoubt
+				return true, why
 			case <-ctx.Done():
-				if err == nil {
-					err = ErrNoAnswer
-				}
-				return nil, !p.Withdraw() || inDoubt, Chain(err, ContextError(ctx))
+				inDoubt = !p.Withdraw() || inDoubt
+				return true, why
 			}
 		}
-		if call.Err == nil {
-			return call, inDoubt, nil
+		if p.Err == nil {
+			answered = &p.Call
+			return false, nil
 		}
-		err = Unavailable(call.Err)
-		inDoubt = inDoubt || transport.OutcomeOf(err) == claim.InDoubt
-		if !transport.Retryable(err) || attempt == maxAttempts || errors.Is(err, transport.ErrQueueFull) || s.Config.Retry.Exhausted(began, time.Now()) {
-			return nil, inDoubt, err
-		}
-		if retries == nil {
-			retries = s.Config.Retry.NewBackoff()
-		}
-		switch end := s.Pause(ctx, retries.Next()); end {
-		case nil:
-		case ErrClosed:
-			return nil, inDoubt, end
-		default:
-			return nil, inDoubt, Chain(err, end)
-		}
-	}
+		why = Unavailable(p.Err)
+		inDoubt = inDoubt || transport.OutcomeOf(why) == claim.InDoubt
+		return transport.Retryable(why) && !errors.Is(why, transport.ErrQueueFull), why
+	})
+	return answered, inDoubt, err
 }
 
 // Pending is a call that RoundTrip waits for.

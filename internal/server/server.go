@@ -38,10 +38,8 @@ type Retry struct {
 	MaxElapsed             time.Duration // of failures without an answer, after which the error is returned; negative: never
 }
 
-// NewBackoff returns the pauses between repeated requests.
-func (p Retry) NewBackoff() *random.Backoff {
-	return random.NewBackoff(p.MinBackoff, p.MaxBackoff)
-}
+// Next returns the next pause of those between repeated requests.
+func (p Retry) Next(b *random.Backoff) time.Duration { return b.Next(p.MinBackoff, p.MaxBackoff) }
 
 // Exhausted reports whether requests that have failed since that time are repeated no more.
 func (p Retry) Exhausted(since, now time.Time) bool {

@@ -12,8 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// OutcomeOf returns whether the server ran a command that has ended with that error. It did if that is nil, and may have run it in part
-// if that is InDoubt.
+// OutcomeOf returns whether the server ran a command, by the error with which that has ended; nil: it did.
 func OutcomeOf(err error) claim.Outcome {
 	if err == nil {
 		return claim.Answered
