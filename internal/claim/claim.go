@@ -9,11 +9,14 @@ type State uint8
 const (
 	Asking      State = iota // no reply has decided yet whether the request waits
 	Waiting                  // the server has queued the request
+	Barred                   // the server refuses the token for good, and is asked who has broken the request
 	Permitted                // granted without a lease: the permits return by the clock alone, or an upgrade has changed a lease of another token
 	Held                     // granted, with a lease
 	Unconfirmed              // the same, for the claim ttl at most; the first renewal confirms it
+	Gone                     // the same, for ReasonTimeout at most: the server does not have the lease any more, and is asked who has broken it
 	Lost                     // the lease has ended before its holder released it
 	Releasing                // ended; a release removes what may be left at the server
+	Inquiring                // ended; the server did not have the lease when it was released, and is asked who has broken it
 	Over                     // nothing is left to be done
 	states
 )
@@ -34,7 +37,7 @@ const MaxTries = 3
 const (
 	// maxPartTries is the same for each attempt of a part, if the first call may have run.
 	maxPartTries = 2
-	// ReasonTimeout bounds for how much longer a lease that the server has refused to renew is held, while the server is asked why.
+	// ReasonTimeout bounds for how much longer a lease is held that the server does not have any more.
 	ReasonTimeout = 200 * time.Millisecond
 	// maxRenewals is the maximum number of renewals of a lease under way, while none is answered.
 	maxRenewals = 4
@@ -58,8 +61,7 @@ type Claim struct {
 	mode    Mode
 	reason  Reason // why the request has failed or the lease has ended
 	copies  copies // of the calls that asked for the lease
-	paused  bool   // the timer says when to send the request or the release again
-	general bool   // the fast script has not decided the request, or the release
+	general bool   // the fast script has not decided the request, or the release. No state, because it would double Asking and Releasing
 
 	request
 	lease
@@ -81,16 +83,16 @@ func New(mode Mode, upgrade, doubt bool) Claim {
 func Adopt(r *Rules, fence int64, sent, now Instant, out *Effects) Claim {
 	c := Claim{}
 	c.copies.atServer = inDoubt // nothing is known of its request
-	c.hold(r, fence, leaseUntil(sent, r.TTL), now)
-	c.begin(r, Held, now, out)
+	c.hold(r, Held, fence, leaseUntil(sent, r.TTL), now, out)
 	return c
 }
 
 // Clean returns the claim of a token of which nothing is known but that the server may have something of it, or a copy of a call may run
 // later. Released makes it release that, and repeat it until that time at the latest.
 func Clean(until Instant) Claim {
-	c := Claim{state: Permitted}
-	c.until, c.tombstone = until, true
+	c := Claim{}
+	c.copies.atServer = inDoubt
+	c.permit(0, until)
 	return c
 }
 
@@ -101,11 +103,11 @@ func (c Claim) State() State { return c.state }
 func (c Claim) Reason() Reason { return c.reason }
 
 // Pending reports whether the request has not ended.
-func (c Claim) Pending() bool { return c.state <= Waiting }
+func (c Claim) Pending() bool { return c.state <= Barred }
 
 // Active reports whether there is a lease that is held, as far as is known.
 func (c Claim) Active() bool {
-	return c.state == Held || c.state == Unconfirmed
+	return c.state == Held || c.state == Unconfirmed || c.state == Gone
 }
 
 // Fence returns the fence of the grant.
@@ -149,33 +151,31 @@ func (c *Claim) NeedsGeneral() bool { return c.general || c.tombstone || c.unuse
 
 // Answer returns what the release was answered: Granted, or Denied if the server did not know the token though no earlier attempt can have
 // removed it; None: it was not answered.
-func (c *Claim) Answer() Code {
-	if c.ended == Denied && c.doubt {
-		return Granted
-	}
-	return c.ended
-}
+func (c *Claim) Answer() Code { return c.answer }
 
 // Step tells the claim of an event, and adds to out what is to be done.
 func (c *Claim) Step(r *Rules, now Instant, e *Event, out *Effects) {
 	over := c.Quiet()
 	c.count(e)
-	if e.Kind == Timer && !c.Active() && !c.pauseOver() {
-		return // it was set for what has ended meanwhile
-	}
 	switch c.state {
 	case Asking:
 		c.asking(r, now, e, out)
 	case Waiting:
 		c.waiting(r, now, e, out)
+	case Barred:
+		c.barred(r, now, e, out)
 	case Permitted:
 		c.permitted(r, now, e, out)
 	case Held, Unconfirmed:
 		c.held(r, now, e, out)
+	case Gone:
+		c.gone(r, now, e, out)
 	case Lost:
 		c.lost(now, e, out)
 	case Releasing:
 		c.releasing(now, e, out)
+	case Inquiring:
+		c.inquiring(e, out)
 	}
 	if !over && c.Quiet() {
 		out.Finished = true
@@ -184,12 +184,6 @@ func (c *Claim) Step(r *Rules, now Instant, e *Event, out *Effects) {
 
 // Quiet reports whether nothing is left to be done at the server, and no renewal is under way.
 func (c *Claim) Quiet() bool { return c.state == Over && c.renewals == 0 }
-
-// pauseOver ends a pause, if there is one.
-func (c *Claim) pauseOver() (paused bool) {
-	paused, c.paused = c.paused, false
-	return paused
-}
 
 // count keeps account of the calls that name the token, in every state: their outcomes say what a release has to remove, and late ones
 // arrive after the request has ended.

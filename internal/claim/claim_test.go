@@ -82,7 +82,7 @@ func checkBy(t *testing.T, change func(*Rules), what string, c Claim, rows []ste
 	})
 }
 
-var stateNames = [states]string{"Asking", "Waiting", "Permitted", "Held", "Unconfirmed", "Lost", "Releasing", "Over"}
+var stateNames = [states]string{"Asking", "Waiting", "Barred", "Permitted", "Held", "Unconfirmed", "Gone", "Lost", "Releasing", "Inquiring", "Over"}
 
 var kindNames = [kinds]string{
 	"Called", "Cancelled", "Closed", "Broken", "NotBroken", "Timer", "CopySent", "CopyEnded", "Replied", "AskFailed", "Woken", "RetryAt",

@@ -12,7 +12,6 @@ type lease struct {
 	renewAt    Instant // 0: no renewal is due
 	metadataAt Instant // when a renewal last extended the metadata of the name
 	renewals   int16   // under way
-	refused    bool    // the server does not know it, and is asked why
 }
 
 // cleanup is what a claim knows of the release of what its token may have.
@@ -20,25 +19,19 @@ type cleanup struct {
 	until     Instant // when the lease or the queue entry must have ended
 	record    Instant // until when a record lasts that replaces the lease; 0: none
 	unused    bool    // nobody had the lease, so nothing was done under it
-	explain   bool    // its holder is told why the server did not have it any more
 	tombstone bool
 	doubt     bool // the outcome of an attempt is unknown, so the server may have done it already
-	ended     Code // what it was answered in the end; None: nothing
+	paused    bool // no attempt is under way, and the timer says when to send the next one; else one that fires was set for the lease
+	answer    Code // in the end; None: there was none
 }
 
-// hold makes the claim hold a lease.
-func (c *Claim) hold(r *Rules, fence int64, deadline, now Instant) {
-	c.state, c.fence, c.deadline = Held, fence, deadline
-	c.ttl, c.longest, c.metadataAt = r.TTL, max(c.longest, r.TTL), now
-	c.paused, c.general = false, false
+// hold makes the claim hold a lease that is granted now, and sets its timer. The state is Held or Unconfirmed.
+func (c *Claim) hold(r *Rules, state State, fence int64, deadline, now Instant, out *Effects) {
+	c.state, c.fence, c.deadline = state, fence, deadline
+	c.ttl, c.longest, c.metadataAt = r.TTL, r.TTL, now
 	if c.since == 0 {
 		c.since = now
 	}
-}
-
-// begin sets the timer of a lease that was granted now.
-func (c *Claim) begin(r *Rules, state State, now Instant, out *Effects) {
-	c.state = state
 	c.scheduleRenewal(r, now, Duration(c.ttl))
 	if r.NoRenewal && state == Unconfirmed {
 		c.renewAt = now // confirmed once, for what remains of its time
@@ -89,19 +82,25 @@ func (c *Claim) held(r *Rules, now Instant, e *Event, out *Effects) {
 		c.refuse(now, out)
 	case Broken:
 		c.lose(ByBreak, out)
-	case NotBroken:
-		if c.refused { // else it is the answer to a request that was granted meanwhile
-			c.lose(ByServer, out)
-		}
 	case Failed:
 		c.lose(ByDriver, out)
 	case Released, Closed:
-		c.tombstone, c.unused, c.explain = c.InDoubt(), e.Unused, !e.Unused
 		c.end(ByRelease, out)
-		c.release(now.Add(Duration(c.longest)), e.Until, out)
+		c.release(e.Unused, c.InDoubt(), now.Add(Duration(c.longest)), e.Until, out)
 	case Forgotten:
-		c.state = Over
 		c.end(ByForgetting, out)
+		c.done(None, out)
+	}
+}
+
+// gone handles an event of a lease that the server does not have any more. Its holder has it until it is known whether somebody has broken it.
+func (c *Claim) gone(r *Rules, now Instant, e *Event, out *Effects) {
+	switch e.Kind {
+	case NotBroken:
+		c.lose(ByServer, out)
+	case Renewed, RenewFailed, Extended, TTLSet, Refused: // whatever the server says now
+	default:
+		c.held(r, now, e, out)
 	}
 }
 
@@ -120,7 +119,7 @@ func (c *Claim) lose(reason Reason, out *Effects) {
 // expiry returns why a lease is lost whose deadline has passed.
 func (c *Claim) expiry(r *Rules, now Instant) Reason {
 	switch {
-	case c.refused:
+	case c.state == Gone:
 		return ByServer
 	case r.NoRenewal:
 		return ByFixedTTL
@@ -166,7 +165,6 @@ func (c *Claim) nextTTL(r *Rules, now Instant) int64 {
 // renewed handles the answer to a renewal.
 func (c *Claim) renewed(r *Rules, now Instant, e *Event, out *Effects) {
 	switch {
-	case c.refused: // an earlier one was refused, and the server is asked why
 	case e.Code == Granted && now >= c.deadline: // the answer took too long: it may be of another lease, which a late copy of the request got
 		c.lose(c.expiry(r, now), out)
 	case e.Code == Granted:
@@ -185,16 +183,15 @@ func (c *Claim) renewed(r *Rules, now Instant, e *Event, out *Effects) {
 
 // renewFailed handles that a renewal was not answered, or by an error.
 func (c *Claim) renewFailed(now Instant, e *Event, out *Effects) {
-	switch {
-	case c.refused: // see renewed
-	case e.Lasting:
+	if e.Lasting {
 		c.lose(ByDriver, out)
-	default: // not lost yet: it is valid until its deadline, and renewed again before
-		if at := now.Add(e.Pause); c.renewAt == 0 || at < c.renewAt {
-			c.renewAt = at
-		}
-		c.arm(out)
+		return
 	}
+	// Not lost yet: it is valid until its deadline, and renewed again before.
+	if at := now.Add(e.Pause); c.renewAt == 0 || at < c.renewAt {
+		c.renewAt = at
+	}
+	c.arm(out)
 }
 
 // prolong notes that the server has renewed the lease.
@@ -203,19 +200,13 @@ func (c *Claim) prolong(r *Rules, e *Event) {
 	if r.MaxLifetime > 0 { // the call may have waited before it was sent
 		until = min(until, c.since.Add(r.MaxLifetime))
 	}
-	c.deadline = max(c.deadline, until)
-	if c.state == Unconfirmed {
-		c.state = Held
-	}
+	c.state, c.deadline = Held, max(c.deadline, until)
 }
 
 // refuse handles that the server does not have the lease any more. It is lost when it is known whether somebody has broken it, or after
 // ReasonTimeout.
 func (c *Claim) refuse(now Instant, out *Effects) {
-	if c.refused {
-		return
-	}
-	c.refused, c.renewAt = true, 0
+	c.state, c.renewAt = Gone, 0
 	c.deadline = min(c.deadline, now.Add(ReasonTimeout))
 	c.arm(out)
 	out.AskBreaker = true
@@ -226,7 +217,6 @@ func (c *Claim) extended(r *Rules, now Instant, e *Event, out *Effects) {
 	switch {
 	case e.Code == Denied:
 		c.refuse(now, out)
-	case c.refused: // by a renewal since, and the server is asked why
 	case now >= c.deadline: // the answer took too long
 		c.lose(c.expiry(r, now), out)
 	case e.Code == Granted:
@@ -239,28 +229,29 @@ func (c *Claim) extended(r *Rules, now Instant, e *Event, out *Effects) {
 
 // release sends a release of what the token may have at the server. It is repeated until it is answered, but not after until. With a
 // record, it is replaced by that.
-func (c *Claim) release(until, record Instant, out *Effects) {
-	c.state, c.until, c.record, c.paused = Releasing, until, record, false
+func (c *Claim) release(unused, tombstone bool, until, record Instant, out *Effects) {
+	c.state, c.general = Releasing, false
+	c.cleanup = cleanup{until: until, record: record, unused: unused, tombstone: tombstone}
 	out.Release = true
 }
 
 // permitted handles an event of a request that was granted without a lease.
 func (c *Claim) permitted(r *Rules, now Instant, e *Event, out *Effects) {
-	if e.Kind == Released {
-		c.unused, c.tombstone = e.Unused, c.tombstone || c.copies.needTombstone()
-		if c.until == 0 {
-			c.until = now.Add(Duration(r.TTL) + r.HeartbeatTimeout)
+	switch e.Kind {
+	case Released:
+		until := c.until
+		if until == 0 {
+			until = now.Add(Duration(r.TTL) + r.HeartbeatTimeout)
 		}
-		c.release(c.until, 0, out)
+		c.release(e.Unused, c.copies.needTombstone(), until, 0, out)
 	}
 }
 
 // lost handles an event of a lease that was lost.
 func (c *Claim) lost(now Instant, e *Event, out *Effects) {
-	if e.Kind == Released || e.Kind == Closed {
-		// The holder has now stopped as well. Should the server still know the token, others need not wait.
-		c.tombstone = c.InDoubt()
-		c.release(now.Add(Duration(c.longest)), e.Until, out)
+	switch e.Kind {
+	case Released, Closed: // the holder has now stopped as well. Should the server still know the token, others need not wait
+		c.release(false, c.InDoubt(), now.Add(Duration(c.longest)), e.Until, out)
 	}
 }
 
@@ -271,20 +262,34 @@ func (c *Claim) releasing(now Instant, e *Event, out *Effects) {
 		switch {
 		case e.Fast && !e.QueueEmpty:
 			c.general, out.Release = true, true
-		case e.Code == Denied && c.explain && !c.doubt:
-			c.ended, out.AskBreaker = Denied, true
+		case e.Code == Denied && c.doubt: // an earlier attempt has removed it
+			c.done(Granted, out)
+		case e.Code == Denied && c.reason == ByRelease && !c.unused:
+			c.inquire(out)
 		default:
 			c.done(e.Code, out)
-		}
-	case Broken, NotBroken:
-		if c.ended == Denied {
-			out.Explained = e.Kind == Broken
-			c.done(Denied, out)
 		}
 	case ReleaseFailed:
 		c.again(now, e, out)
 	case Timer:
-		out.Release = true
+		if c.paused {
+			c.paused, out.Release = false, true
+		}
+	}
+}
+
+// inquire asks who has broken the lease that was released, of which its holder is told.
+func (c *Claim) inquire(out *Effects) {
+	c.state = Inquiring
+	out.AskBreaker = true
+}
+
+// inquiring handles an event of a claim whose lease the server did not have when it was released.
+func (c *Claim) inquiring(e *Event, out *Effects) {
+	switch e.Kind {
+	case Broken, NotBroken:
+		out.Explained = e.Kind == Broken
+		c.done(Denied, out)
 	}
 }
 
@@ -299,8 +304,8 @@ func (c *Claim) again(now Instant, e *Event, out *Effects) {
 	c.paused, out.Timer = true, at
 }
 
-// done ends the release, with what it was answered.
+// done ends the claim, with what the release was answered.
 func (c *Claim) done(answer Code, out *Effects) {
-	c.state, c.ended, c.paused = Over, answer, false
+	c.state, c.answer = Over, answer
 	out.StopTimer = true
 }

@@ -24,7 +24,7 @@ func (c *Claim) asking(r *Rules, now Instant, e *Event, out *Effects) {
 	case Called:
 		c.asked = now
 		c.ask(false, out)
-	case Timer:
+	case Timer: // the pause is over
 		c.ask(false, out)
 	case Replied:
 		c.replied(r, now, e, out)
@@ -36,7 +36,7 @@ func (c *Claim) asking(r *Rules, now Instant, e *Event, out *Effects) {
 		case c.mode == Part:
 			c.ask(false, out)
 		default:
-			c.paused, out.Pause = true, true
+			out.Pause = true
 		}
 	case Woken: // it has overtaken the reply that the request waits, so nothing is known that it can be checked by
 		c.early = max(c.early, e.Fence)
@@ -58,8 +58,6 @@ func (c *Claim) pending(r *Rules, now Instant, e *Event, out *Effects) {
 		c.fail(r, now, ByClose, out)
 	case Broken:
 		c.fail(r, now, ByBreak, out)
-	case NotBroken:
-		c.fail(r, now, ByTombstone, out)
 	}
 }
 
@@ -85,7 +83,6 @@ func (c *Claim) failedTry() (last bool) {
 
 // replied handles a reply to the request.
 func (c *Claim) replied(r *Rules, now Instant, e *Event, out *Effects) {
-	c.paused = false
 	if e.Code == Undecided && !e.Fast || c.mode == Part && e.Code != Granted && e.Code != Denied && e.Code != Tombstoned {
 		c.copies.atServer = inDoubt // no script replies so
 		c.fail(r, now, ByError, out)
@@ -106,16 +103,7 @@ func (c *Claim) replied(r *Rules, now Instant, e *Event, out *Effects) {
 			c.ask(false, out)
 		}
 	case Queued:
-		c.state = Waiting
-		out.Queue = true
-		if c.due > 0 {
-			out.HeartbeatBy = c.due
-		}
-		c.stillQueued(e)
-		if early := c.early; early > 0 {
-			c.early = 0
-			c.woken(r, now, early, out)
-		}
+		c.wait(r, now, e, out)
 	case Denied:
 		if c.mode == Wait && e.Fast || c.mode != Part && e.More {
 			c.ask(true, out)
@@ -127,12 +115,23 @@ func (c *Claim) replied(r *Rules, now Instant, e *Event, out *Effects) {
 		if c.mode == Part {
 			c.fail(r, now, ByTombstone, out)
 		} else {
-			out.AskBreaker = true
+			c.bar(out)
 		}
 	case Conflict:
 		c.fail(r, now, ByConflict, out)
 	case AboveLimit:
 		c.fail(r, now, ByLimit, out)
+	}
+}
+
+// wait makes the request one that the server has queued. Messages that have overtaken the answer count from now on.
+func (c *Claim) wait(r *Rules, now Instant, e *Event, out *Effects) {
+	early, due := c.early, c.due
+	c.state, c.early, c.due = Waiting, 0, 0
+	out.Queue, out.HeartbeatBy = true, due
+	c.stillQueued(e)
+	if early > 0 {
+		c.woken(r, now, early, out)
 	}
 }
 
@@ -155,7 +154,7 @@ func (c *Claim) waiting(r *Rules, now Instant, e *Event, out *Effects) {
 	case Refused:
 		switch e.Code {
 		case Tombstoned:
-			out.AskBreaker = true
+			c.bar(out)
 		case Conflict:
 			c.fail(r, now, ByConflict, out)
 		case AboveLimit:
@@ -165,6 +164,22 @@ func (c *Claim) waiting(r *Rules, now Instant, e *Event, out *Effects) {
 		}
 	case GaveUp:
 		c.fail(r, now, ByError, out)
+	default:
+		c.pending(r, now, e, out)
+	}
+}
+
+// bar asks who has broken the request: the server grants its token nothing any more.
+func (c *Claim) bar(out *Effects) {
+	c.state = Barred
+	out.AskBreaker = true
+}
+
+// barred handles an event of a request whose token the server grants nothing any more.
+func (c *Claim) barred(r *Rules, now Instant, e *Event, out *Effects) {
+	switch e.Kind {
+	case NotBroken:
+		c.fail(r, now, ByTombstone, out)
 	default:
 		c.pending(r, now, e, out)
 	}
@@ -199,23 +214,27 @@ func (c *Claim) grant(r *Rules, now Instant, state State, fence int64, sent Inst
 	}
 	out.Deliver = true
 	if r.ByClock || c.upgrade {
-		c.state, c.fence = Permitted, fence
+		c.permit(fence, 0)
 		out.StopTimer = true
 		return true
 	}
-	c.hold(r, fence, deadline, now)
-	c.begin(r, state, now, out)
+	c.hold(r, state, fence, deadline, now, out)
 	return true
+}
+
+// permit makes the claim one without a lease, of which the server has something until then at the latest; 0: that depends on when it is
+// released.
+func (c *Claim) permit(fence int64, until Instant) {
+	c.state, c.fence, c.until = Permitted, fence, until
 }
 
 // fail ends the request without a lease, and releases what it may have at the server.
 func (c *Claim) fail(r *Rules, now Instant, reason Reason, out *Effects) {
-	c.reason, c.paused = reason, false
+	c.reason = reason
 	out.Deliver, out.StopTimer = true, true
 	if !c.copies.needCleanup() || c.mode == Part && reason != ByClose { // what a part may have left is released with the whole
-		c.state = Over
+		c.done(None, out)
 		return
 	}
-	c.unused, c.tombstone = true, c.copies.needTombstone()
-	c.release(now.Add(Duration(r.TTL)+r.HeartbeatTimeout), 0, out)
+	c.release(true, c.copies.needTombstone(), now.Add(Duration(r.TTL)+r.HeartbeatTimeout), 0, out)
 }

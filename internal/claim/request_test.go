@@ -13,6 +13,7 @@ func TestRequest(t *testing.T) {
 		{2, Event{Kind: AskFailed, Outcome: NotSent, Retryable: true}, Asking, "Pause"},
 		{9, Event{Kind: Timer}, Asking, "Ask AskGeneral"},
 		{9, granted.e, Held, "Deliver Timer=3304"},
+		{10, Event{Kind: Released}, Releasing, "End Release StopTimer"},
 	}, func(t *testing.T, c *Claim) {
 		if c.NeedsGeneral() || c.InDoubt() {
 			t.Error("the script of the request says something about the release")
@@ -76,7 +77,7 @@ func TestRequest(t *testing.T) {
 		[]step{called, {1, Event{Kind: Replied, Code: Conflict}, Releasing, "Deliver Release StopTimer"}}, hasReason(ByConflict))
 	check(t, "it has a tombstone, and nobody has broken it", New(Wait, false, false), []step{
 		called,
-		{1, Event{Kind: Replied, Code: Tombstoned}, Asking, "AskBreaker"},
+		{1, Event{Kind: Replied, Code: Tombstoned}, Barred, "AskBreaker"},
 		{2, Event{Kind: NotBroken}, Releasing, "Deliver Release StopTimer"},
 	}, hasReason(ByTombstone))
 	check(t, "it has a tombstone, and its caller does not wait for the reason",
@@ -181,8 +182,9 @@ func TestHeartbeat(t *testing.T) {
 		{6_060, Event{Kind: StillQueued, Sent: at(6_051), Fence: 9, Clock: 7_000, Place: 12}, Waiting, ""},
 		{6_070, Event{Kind: Cancelled}, Releasing, "Deliver Release StopTimer"},
 	}, hasTombstone(false))
-	check(t, "the request was broken, and the message lost", waiting(), []step{
-		{100, Event{Kind: Refused, Code: Tombstoned}, Waiting, "AskBreaker"},
+	check(t, "the request was broken, and the message lost; another one is about the grant before", waiting(), []step{
+		{100, Event{Kind: Refused, Code: Tombstoned}, Barred, "AskBreaker"},
+		{105, woken.e, Barred, ""},
 		{110, Event{Kind: Broken}, Releasing, "Deliver Release StopTimer"},
 	}, hasReason(ByBreak))
 	check(t, "the waiter cannot be granted what it asks for any more", waiting(),

@@ -78,7 +78,7 @@ func walk() transitions {
 				Fast: yes(), More: random.IntN(4) == 0, Retryable: yes(), Exhausted: random.IntN(4) == 0, Withdrawn: false, Unused: yes(), Metadata: yes(),
 				Lasting: random.IntN(4) == 0, QueueEmpty: yes(), Last: random.IntN(4) == 0,
 				Sent: max(now-Instant(Duration(pick(0, 1, 9_900))), 1), At: now + Instant(Duration(pick(0, 100))), Pause: Duration(pick(1, 100, 30_000)),
-				Fence: pick(0, 5, 1<<50), Clock: pick(0, 1_000), Place: pick(0, 1), TTL: pick(100, 10_000),
+				Fence: pick(0, 5, 1<<50), Clock: pick(0, 1_000), Place: pick(0, 1), TTL: pick(100, 10_000, 30_000),
 			}
 			from, counted := c.State(), c
 			counted.count(&e)

@@ -197,8 +197,8 @@ func TestSearchFindsDeliberateBugs(t *testing.T) {
 		"an upgrade that was granted and is given up is not tombstoned": {
 			config: config{set: lua.RWLock, flags: upgradesTwo, ticks: 1, faults: 1, cancels: 1}, problem: leftBehind,
 			file: "internal/claim/lease.go",
-			old:  "c.tombstone || c.copies.needTombstone()",
-			new:  "c.tombstone",
+			old:  "c.release(e.Unused, c.copies.needTombstone(), until",
+			new:  "c.release(e.Unused, false, until",
 		},
 		"a renewal makes a lease read that was upgraded": {
 			config: config{set: lua.RWLock, requests: 3, flags: upgradesTwo, ticks: 1, renewals: 1}, problem: twoRely,
