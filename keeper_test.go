@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"reflect"
 	"runtime"
@@ -143,7 +142,7 @@ func (b *bubble) processWith(readTimeout time.Duration, o lockkeeper.Options) *p
 		o.HeartbeatInterval = heartbeatInterval
 	}
 	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
+		o.Logger = quiet.Logger(nil)
 	}
 	p.Keeper = must.Get(lockkeeper.New(p.rdb, &o))(b)
 	b.Cleanup(func() {

@@ -160,6 +160,7 @@ var mutants = []mutant{
 	{"an Extend to less is noted as the longest", "lua/policy/mutex.lua", " and tonumber(ttl) > noted_ttl(token) then", " then", "lua tests/TestClockSetBack"},
 	{"an Extend to less is noted as the longest of one of several leases", "lua/policy/leases.lua", "call('ZADD', lock, 'GT', BEYOND", "call('ZADD', lock, BEYOND", "lua tests/TestClockSetBack"},
 	{"an Extend to less lowers what renewals ask for", "internal/claim/lease.go", "		c.ttl, c.metadataAt = max(c.ttl, e.TTL), now\n", "		c.ttl, c.metadataAt = e.TTL, now\n", "internal/claim tests"},
+	{"a claim is told twice of a reply", "internal/keeper/request.go", "	done := r.StepAt(k.Instant(now), ev, cause)\n", "	r.StepAt(k.Instant(now), ev, cause)\n	done := r.StepAt(k.Instant(now), ev, cause)\n", "fair"},
 	{"a cancelled wait is not released", "internal/claim/request.go", "	if !c.copies.needCleanup() || c", "	if true || c", "fair"},
 	{"a grant that arrived too late is not requested again", "internal/claim/request.go", "		} else {\n			c.ask(false, out)\n		}\n	case Queued:\n", "		}\n	case Queued:\n", "fair"},
 	{"a waiter is not added to its queue", "internal/keeper/queue.go", "	q.state.Join(&q.of.rules, q.of.k.Now(), r.queued.retryIn, r.queued.more, &out)\n", "", "fair"},

@@ -76,7 +76,7 @@ func (w *world) startProcess(hooks func(*process) lockkeeper.Hooks) *process {
 		HeartbeatInterval: w.period, HeartbeatTimeout: w.heartbeatTimeout(), MetadataTTL: w.idle,
 		Hooks:  p.told.count(hooks(p)),
 		Retry:  w.retry,
-		Logger: silent,
+		Logger: w.logger(),
 	})
 	if err != nil {
 		panic(err)

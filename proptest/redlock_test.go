@@ -106,7 +106,7 @@ func (q *quorum) build() {
 			rdb := redis.NewClient(net.Options(q.timeout))
 			k, err := lockkeeper.New(rdb, &lockkeeper.Options{
 				NoOwner:     true,
-				MetadataTTL: idle, Retry: lockkeeper.RetryPolicy{MaxElapsed: -1}, Hooks: c.told.count(lockkeeper.Hooks{}), Logger: silent,
+				MetadataTTL: idle, Retry: lockkeeper.RetryPolicy{MaxElapsed: -1}, Hooks: c.told.count(lockkeeper.Hooks{}), Logger: w.logger(),
 			})
 			if err != nil {
 				w.r.Fatal(err)

@@ -3,7 +3,6 @@ package proptest
 
 import (
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"math/rand"
@@ -16,6 +15,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"pgregory.net/rapid"
 )
 
@@ -420,5 +420,7 @@ func (u *run) report(want ...string) {
 	}
 }
 
-// silent discards the expected warnings of keepers.
-var silent = slog.New(slog.NewTextHandler(io.Discard, nil))
+// logger discards the expected warnings of keepers. An error is a broken promise.
+func (w *world) logger() *slog.Logger {
+	return quiet.Logger(func(bug string) { w.breaks("an event is possible", "%s", bug) })
+}

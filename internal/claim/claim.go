@@ -96,6 +96,13 @@ func Clean(until Instant) Claim {
 	return c
 }
 
+// String returns the name of the state.
+func (s State) String() string {
+	return [...]string{
+		"Asking", "Waiting", "Barred", "Permitted", "Held", "Unconfirmed", "Gone", "Lost", "Releasing", "Inquiring", "Over",
+	}[s]
+}
+
 // State returns the state.
 func (c Claim) State() State { return c.state }
 
@@ -153,7 +160,7 @@ func (c *Claim) NeedsGeneral() bool { return c.general || c.tombstone || c.unuse
 // removed it; None: it was not answered.
 func (c *Claim) Answer() Code { return c.answer }
 
-// Step tells the claim of an event, and adds to out what is to be done.
+// Step tells the claim of an event, and adds to out what is to be done. An event that cannot come in the claim's state changes nothing.
 func (c *Claim) Step(r *Rules, now Instant, e *Event, out *Effects) {
 	over := c.Quiet()
 	c.count(e)
@@ -176,6 +183,8 @@ func (c *Claim) Step(r *Rules, now Instant, e *Event, out *Effects) {
 		c.releasing(now, e, out)
 	case Inquiring:
 		c.inquiring(e, out)
+	case Over:
+		c.ignore(e, out)
 	}
 	if !over && c.Quiet() {
 		out.Finished = true

@@ -73,22 +73,13 @@ func checkBy(t *testing.T, change func(*Rules), what string, c Claim, rows []ste
 			c.Step(&r, at(s.at), &s.e, &out)
 			if got := text(out); got != s.out || c.State() != s.state {
 				t.Errorf("%d. %s at %d ms:\n\tstate %s, %q\nwant\tstate %s, %q",
-					i+1, kindNames[s.e.Kind], s.at, stateNames[c.State()], got, stateNames[s.state], s.out)
+					i+1, s.e.Kind, s.at, c.State(), got, s.state, s.out)
 			}
 		}
 		for _, f := range then {
 			f(t, &c)
 		}
 	})
-}
-
-var stateNames = [states]string{"Asking", "Waiting", "Barred", "Permitted", "Held", "Unconfirmed", "Gone", "Lost", "Releasing", "Inquiring", "Over"}
-
-var kindNames = [kinds]string{
-	"Called", "Cancelled", "Closed", "Broken", "NotBroken", "Timer", "CopySent", "CopyEnded", "Replied", "AskFailed", "Woken", "RetryAt",
-	"StillQueued", "Admitted", "Refused", "Rejoining", "GaveUp", "Renewed", "RenewFailed", "ExtendBegan", "Extended", "TTLSet",
-	"Failed", "Released", "ReleaseReplied",
-	"ReleaseFailed", "Forgotten",
 }
 
 // after returns the claim that the rows lead to.

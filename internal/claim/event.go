@@ -41,6 +41,15 @@ const (
 	kinds
 )
 
+// String returns the name of the kind.
+func (k Kind) String() string {
+	return [...]string{
+		"Called", "Cancelled", "Closed", "Broken", "NotBroken", "Timer", "CopySent", "CopyEnded", "Replied", "AskFailed", "Woken", "RetryAt",
+		"StillQueued", "Admitted", "Refused", "Rejoining", "GaveUp", "Renewed", "RenewFailed", "ExtendBegan", "Extended", "TTLSet", "Failed",
+		"Released", "ReleaseReplied", "ReleaseFailed", "Forgotten",
+	}[k]
+}
+
 // Code is what a script has replied.
 type Code uint8
 
@@ -104,6 +113,7 @@ type Effects struct {
 	Finished    bool    // nothing is left to be done at the server, and no renewal is under way
 	Timer       Instant // when the timer of the claim is to fire; 0: as before
 	StopTimer   bool    // it is to fire no more
+	Impossible  bool    // there is a bug: the event cannot come in this state
 }
 
 // Reason says why a request has failed, why a lease has ended, or how its release did.

@@ -90,6 +90,8 @@ func (c *Claim) held(r *Rules, now Instant, e *Event, out *Effects) {
 	case Forgotten:
 		c.end(ByForgetting, out)
 		c.done(None, out)
+	default:
+		c.ignore(e, out)
 	}
 }
 
@@ -98,7 +100,7 @@ func (c *Claim) gone(r *Rules, now Instant, e *Event, out *Effects) {
 	switch e.Kind {
 	case NotBroken:
 		c.lose(ByServer, out)
-	case Renewed, RenewFailed, Extended, TTLSet, Refused: // whatever the server says now
+	case Renewed, RenewFailed, Extended, TTLSet, Refused: // the server has said already that it does not have the lease
 	default:
 		c.held(r, now, e, out)
 	}
@@ -244,6 +246,8 @@ func (c *Claim) permitted(r *Rules, now Instant, e *Event, out *Effects) {
 			until = now.Add(Duration(r.TTL) + r.HeartbeatTimeout)
 		}
 		c.release(e.Unused, c.copies.needTombstone(), until, 0, out)
+	default:
+		c.ignore(e, out)
 	}
 }
 
@@ -252,6 +256,8 @@ func (c *Claim) lost(now Instant, e *Event, out *Effects) {
 	switch e.Kind {
 	case Released, Closed: // the holder has now stopped as well. Should the server still know the token, others need not wait
 		c.release(false, c.InDoubt(), now.Add(Duration(c.longest)), e.Until, out)
+	default:
+		c.ignore(e, out)
 	}
 }
 
@@ -275,6 +281,8 @@ func (c *Claim) releasing(now Instant, e *Event, out *Effects) {
 		if c.paused {
 			c.paused, out.Release = false, true
 		}
+	default:
+		c.ignore(e, out)
 	}
 }
 
@@ -290,6 +298,8 @@ func (c *Claim) inquiring(e *Event, out *Effects) {
 	case Broken, NotBroken:
 		out.Explained = e.Kind == Broken
 		c.done(Denied, out)
+	default:
+		c.ignore(e, out)
 	}
 }
 

@@ -58,6 +58,8 @@ func (c *Claim) pending(r *Rules, now Instant, e *Event, out *Effects) {
 		c.fail(r, now, ByClose, out)
 	case Broken:
 		c.fail(r, now, ByBreak, out)
+	default:
+		c.ignore(e, out)
 	}
 }
 

@@ -2,6 +2,7 @@ package keeper
 
 import (
 	"errors"
+	"log/slog"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
@@ -13,6 +14,7 @@ import (
 // then the rest.
 type actions struct {
 	claim.Effects
+	event       claim.Kind
 	request     *request        // of the lease; nil: it has none any more
 	ask         *transport.Call // to be sent
 	endContexts func()
@@ -50,7 +52,7 @@ func (h *Lease) completeLocked(ev *claim.Event, cause error) {
 func (a *actions) begin(h *Lease, now claim.Instant, ev *claim.Event, cause error) {
 	l, k := h.lock, h.lock.k
 	h.completeLocked(ev, cause)
-	a.request, a.pending = h.request, h.Claim.Pending()
+	a.event, a.request, a.pending = ev.Kind, h.request, h.Claim.Pending()
 	h.Claim.Step(&l.Rules, now, ev, &a.Effects)
 	if a.Explained {
 		h.cleanup.loss = cause
@@ -119,6 +121,10 @@ func (a *actions) delivered(h *Lease) {
 // finish does what is to be done without Mu.
 func (a *actions) finish(h *Lease, by func(*transport.Call)) {
 	l := h.lock
+	if a.Impossible {
+		l.k.bugs.Log(l.k.Config.Log, slog.LevelError, "lockkeeper: this is a bug, please report it: a claim got an event that cannot come in its state",
+			"kind", l.Kind(), "name", l.Name(), "token", h.token, "state", h.Snapshot().State(), "event", a.event)
+	}
 	if a.endContexts != nil {
 		a.endContexts()
 		h.lock.k.leases.remove(h)

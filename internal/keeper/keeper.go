@@ -86,7 +86,8 @@ type Keeper struct {
 	local     *localQueues
 	leases    leaseSet
 	leaks     leakLog
-	listens   atomic.Bool // a lease has made the keeper begin to subscribe; see listen
+	bugs      server.LogLimit // events that cannot come
+	listens   atomic.Bool     // a lease has made the keeper begin to subscribe; see listen
 	cfg       Config
 	upgrades  atomic.Uint64   // requests for them so far
 	uncounted server.LogLimit // of subscriptions that are not counted on

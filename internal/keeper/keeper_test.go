@@ -219,6 +219,23 @@ func TestAbandonedTurnsKeepTheOrder(t *testing.T) {
 	})
 }
 
+// TestImpossibleEventIsLoggedOnce: an event that a claim cannot get changes nothing, and is logged as a bug, but not each time.
+func TestImpossibleEventIsLoggedOnce(t *testing.T) {
+	inBubble(t, func(s *fixture) {
+		log := &quiet.Buffer{}
+		s.Config.Log = slog.New(slog.NewTextHandler(log, nil))
+		h := s.hold("x")
+		for range 3 {
+			h.Step(claim.Event{Kind: claim.ReleaseReplied, Code: claim.Granted}, nil)
+		}
+		got := log.Take()
+		if strings.Count(got, "\n") != 1 || !strings.Contains(got, "level=ERROR") || !strings.Contains(got, "state=Held event=ReleaseReplied") {
+			s.Errorf("it logged %s", got)
+		}
+		s.must(h.Release(context.Background()))
+	})
+}
+
 // TestLeaksAreLoggedOnce checks that of many leases that leak one is logged, and then the number of the others, while the hook gets all.
 func TestLeaksAreLoggedOnce(t *testing.T) {
 	inBubble(t, func(s *fixture) {

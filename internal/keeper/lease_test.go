@@ -3,8 +3,6 @@ package keeper
 import (
 	"context"
 	"errors"
-	"io"
-	"log/slog"
 	"runtime"
 	"strings"
 	"sync"
@@ -59,7 +57,7 @@ func inBubble(t *testing.T, test func(s *fixture)) {
 			Config: server.Config{
 				Client: c, Prefix: "lock:", HeartbeatInterval: 200 * time.Millisecond, HeartbeatTimeout: 600 * time.Millisecond, MetadataTTL: time.Hour,
 				Retry: server.Retry{MinBackoff: 10 * time.Millisecond, MaxBackoff: time.Second, MaxElapsed: 10 * time.Second},
-				Log:   slog.New(slog.NewTextHandler(io.Discard, nil)),
+				Log:   quiet.Logger(nil),
 			},
 			Observe: func(e Event) {
 				s.mu.Lock()

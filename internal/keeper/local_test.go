@@ -2,7 +2,6 @@ package keeper
 
 import (
 	"context"
-	"log/slog"
 	"testing"
 	"time"
 
@@ -11,6 +10,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/testing/growth"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
+	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -20,7 +20,7 @@ func offline(t *testing.T) *localQueues {
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	c := must.Get(client.New(rdb))(t)
 	t.Cleanup(func() { _ = rdb.Close() })
-	s := server.New(server.Config{Client: c, Log: slog.New(slog.DiscardHandler)}, pubsub.Config{})
+	s := server.New(server.Config{Client: c, Log: quiet.Logger(nil)}, pubsub.Config{})
 	return newLocalQueues(s, func(string) {})
 }
 

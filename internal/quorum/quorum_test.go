@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"net"
 	"slices"
 	"strings"
@@ -120,7 +118,7 @@ func (s *fixture) process(observe func(keeper.Event)) (nets []*faultnet.Net, kee
 			Config: server.Config{
 				Client: c, Prefix: "lock:", HeartbeatInterval: 200 * time.Millisecond, HeartbeatTimeout: 600 * time.Millisecond,
 				MetadataTTL: time.Hour, Retry: server.Retry{MinBackoff: 10 * time.Millisecond, MaxBackoff: time.Second, MaxElapsed: 2 * time.Second},
-				Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+				Log: quiet.Logger(nil),
 			},
 			Observe: observe,
 		})

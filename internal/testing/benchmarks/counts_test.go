@@ -2,7 +2,6 @@ package benchmarks_test
 
 import (
 	"context"
-	"log/slog"
 	"math"
 	"sync"
 	"testing"
@@ -13,6 +12,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/benchmarks"
 	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
+	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/lockkeeper/lockkeeper/ratelimit"
@@ -124,7 +124,7 @@ type counter struct {
 func (n *counter) keeper(s *redistest.Server, new func(*lockkeeper.Keeper) (acquire, error), waiting func(lockkeeper.Event)) acquire {
 	n.Helper()
 	k := must.Get(lockkeeper.New(s.Client(), &lockkeeper.Options{
-		HeartbeatInterval: heartbeat, HeartbeatTimeout: 3 * heartbeat, Logger: slog.New(slog.DiscardHandler),
+		HeartbeatInterval: heartbeat, HeartbeatTimeout: 3 * heartbeat, Logger: quiet.Logger(nil),
 		Hooks: lockkeeper.Hooks{Queued: waiting},
 	}))(n)
 	n.Cleanup(func() { _ = k.Close() })

@@ -13,6 +13,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
+	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/redis/go-redis/v9"
 )
@@ -101,7 +102,7 @@ func (d *deployment) keeperWith(o lockkeeper.Options) *lockkeeper.Keeper {
 func newKeeper(t testing.TB, rdb redis.UniversalClient, o lockkeeper.Options) *lockkeeper.Keeper {
 	t.Helper()
 	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
+		o.Logger = quiet.Logger(nil)
 	}
 	k := must.Get(lockkeeper.New(rdb, &o))(t)
 	t.Cleanup(func() { _ = k.Close() })

@@ -7,8 +7,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
-	"log/slog"
 	"net"
 	"os"
 	"slices"
@@ -266,7 +264,7 @@ func (w *World) Process(change ...func(*lockkeeper.Options)) *Process {
 	n := faultnet.New(w.dial)
 	p := &Process{Net: n, RDB: w.dialer(n), w: w}
 	o := &lockkeeper.Options{
-		HeartbeatInterval: heartbeatInterval, HeartbeatTimeout: 3 * heartbeatInterval, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		HeartbeatInterval: heartbeatInterval, HeartbeatTimeout: 3 * heartbeatInterval, Logger: quiet.Logger(nil),
 	}
 	for _, f := range change {
 		f(o)

@@ -26,6 +26,7 @@
 //     and no lease writes by it.
 //   - Who does not count on its subscription is not passed over by one behind it.
 //   - A waiter is rejected only if it was cancelled, closed or broken, or if another upgrade waits.
+//   - No claim gets an event that cannot come in its state.
 //   - Nobody enters a shared lease after Linger, or while a writer of the process, or a caller for whom it has too few permits, waits.
 //   - If there are no more faults from here on, every live request is served within 4 s: a lease of a process that is gone, and a heartbeat
 //     timeout for all waiters that are, and Linger for each shared lease, by which callers enter again and again, and which is renewed.

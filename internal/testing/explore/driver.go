@@ -27,7 +27,9 @@ func (m *model) step(w *world, r int, e claim.Event) (out claim.Effects) {
 	if q.phase != begun {
 		return out
 	}
+	state := q.claim.State()
 	q.claim.Step(&m.terms, w.instant(), &e, &out)
+	w.note(r, state, e.Kind, &out)
 	if out.StopTimer {
 		q.timer = 0
 	}
@@ -287,7 +289,10 @@ func (m *model) answerHeartbeat(w *world, k int) {
 		unknown++
 		missed = missed || !c.uncounted && p.queue.Missed(&rules, w.instant(), w.keepers[k].since, q.claim.Asked())
 		var out claim.Effects
-		if q.claim.Step(&m.terms, w.instant(), &e, &out); out.Joins {
+		state := q.claim.State()
+		q.claim.Step(&m.terms, w.instant(), &e, &out)
+		w.note(r, state, e.Kind, &out)
+		if out.Joins {
 			again.requests |= 1 << r
 			again.places[r] = out.Place
 		}

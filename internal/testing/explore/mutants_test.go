@@ -49,6 +49,12 @@ func TestSearchFindsDeliberateBugs(t *testing.T) {
 			old:  "c.grant(r, now, Held, e.Fence, e.Sent, r.TTL, out)",
 			new:  "c.grant(r, now, Held, e.Fence, now, r.TTL, out)",
 		},
+		"a lease that the server does not have stays as it is": {
+			config: config{set: lua.Mutex, ticks: 2, renewals: 1}, problem: "is Held, in which NotBroken cannot come",
+			file: "internal/claim/lease.go",
+			old:  "c.state, c.renewAt = Gone, 0",
+			new:  "c.renewAt = 0",
+		},
 		"a message about an earlier grant counts": {
 			config: config{set: lua.Fair, requests: 3, ticks: 3}, problem: twoRely,
 			file:  "internal/claim/time.go",

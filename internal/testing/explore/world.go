@@ -80,6 +80,7 @@ type world struct {
 	entries    int8
 	calm       bool // there are no more faults, and no bounds; see isServed
 	passed     int8 // a request that was passed over though it does not count on its subscription, counted from 1
+	impossible impossible
 	keepers    [maxKeepers]keeper
 	requests   [maxRequests]request
 	late       [4]int32 // calls that nobody waits for any more and that have not run, sorted; 0: none
@@ -158,6 +159,20 @@ func newModel(c *config) *model {
 	return &model{config: c, srv: srv, terms: claim.Rules{
 		TTL: ttl, ClaimTTL: claimTTL, HeartbeatTimeout: ms(heartbeatTTL), MetadataTTL: ms(metadataTTL),
 	}}
+}
+
+// impossible is an event that a claim got in a state in which it cannot come. The zero value is none.
+type impossible struct {
+	request int8 // counted from 1
+	state   claim.State
+	event   claim.Kind
+}
+
+// note notes such an event.
+func (w *world) note(r int, state claim.State, event claim.Kind, out *claim.Effects) {
+	if out.Impossible {
+		w.impossible = impossible{int8(r + 1), state, event}
+	}
 }
 
 func (w *world) now() int64 { return int64(w.tick) * tick }
@@ -283,6 +298,9 @@ func (m *model) problem(w *world) string {
 	}
 	if w.passed > 0 {
 		return fmt.Sprintf("%s is passed over", requestName(int(w.passed-1)))
+	}
+	if x := w.impossible; x.request > 0 {
+		return fmt.Sprintf("%s is %s, in which %s cannot come", requestName(int(x.request-1)), x.state, x.event)
 	}
 	for r := range m.requests {
 		q := &w.requests[r]

@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -19,6 +17,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
+	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -80,7 +79,7 @@ func Run(t *testing.T, lock New, test func(s *embedded.Server, p, other *Process
 				Hooks: lockkeeper.Hooks{
 					AcquireStart: saw("start"), AcquireDone: saw("done"), Released: saw("released"), Lost: saw("lost"),
 				},
-				Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+				Logger: quiet.Logger(nil),
 			})
 			p.Must(err)
 			p.lock, err = lock(p.Keeper, Options{Linger: Linger * time.Duration(1-i)})
