@@ -55,6 +55,7 @@ var packageMutants = []mutant{
 	{"a channel is unused since it was subscribed", "internal/pubsub/subscriber.go", "left := channelIdleTimeout - time.Since(ch.idleSince)", "left := channelIdleTimeout - time.Since(ch.subscribedAt)", "fair tests/TestConformance/cluster_over_minutes"},
 	{"a heartbeat is not recorded as sent", "internal/keeper/queue.go", "	q.health.Sent(sent)\n	unsubscribed", "	unsubscribed", "fair tests/TestConformance/cases/embedded/61"},
 	{"no heartbeat is sent near the deadline of a waiter", "internal/keeper/request.go", "			r.lock.k.queues.heartbeatIfStale(r.lock.KeyOf(server.QueueKey))\n", "", "fair tests/TestConformance/cases/embedded/61"},
+	{"a server is asked again, which is not noted", "internal/quorum/member.go", "	s.ask(asked)\n", "	s.asked = asked\n", "internal/quorum tests"},
 	{"Close leaves to the caller what it finds of a part that is asked for", "internal/claim/request.go", " || c.mode == Part && reason != ByClose {", " || c.mode == Part {", "internal/quorum tests/CloseDuringAttempt"},
 	{"Release of a majority does not end with Close", "internal/quorum/lease.go", "		time.AfterFunc(server.CloseTimeout, u.stopReleasing)\n", "", "internal/quorum tests/CloseEndsRelease"},
 	{"a part that is asked for is given up as soon as the lease has ended", "internal/quorum/lease.go", "time.AfterFunc(time.Until(last.Add(u.lock.spec.ServerTimeout)), u.stopAsking)", "time.AfterFunc(0, u.stopAsking)", "internal/quorum tests/UnansweredRequest"},

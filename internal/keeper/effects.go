@@ -122,8 +122,7 @@ func (a *actions) delivered(h *Lease) {
 func (a *actions) finish(h *Lease, by func(*transport.Call)) {
 	l := h.lock
 	if a.Impossible {
-		l.k.bugs.Log(l.k.Config.Log, slog.LevelError, "lockkeeper: this is a bug, please report it: a claim got an event that cannot come in its state",
-			"kind", l.Kind(), "name", l.Name(), "token", h.token, "state", h.Snapshot().State(), "event", a.event)
+		l.LogBug(h.token, h.Snapshot().State().String(), a.event.String())
 	}
 	if a.endContexts != nil {
 		a.endContexts()
@@ -166,6 +165,12 @@ func (a *actions) finish(h *Lease, by func(*transport.Call)) {
 	if a.cleanup != nil && a.Finished {
 		a.cleanup.end()
 	}
+}
+
+// LogBug logs that an event has come which cannot come in that state, unless another one was logged lately.
+func (l *Lock) LogBug(token, state, event string) {
+	l.k.bugs.Log(l.k.Config.Log, slog.LevelError, "lockkeeper: an event came that cannot come in this state; this is a bug, please report it",
+		"kind", l.Kind(), "name", l.Name(), "token", token, "state", state, "event", event)
 }
 
 // observeEnd reports that the lease has ended for its holder. The Observation of a call that has failed drops what nobody ever had.

@@ -214,10 +214,13 @@ func (u *Lease) await(ctx context.Context) bool {
 		granted := u.fence > 0
 		over := ctx.Err() != nil || u.keeperClosed
 		if !over && t.agreed >= u.lock.need {
-			u.state = leaseHeld
+			state, possible := u.state, u.state.hold()
 			u.reportedDeadline = u.deadlineLocked()
 			u.mu.Unlock()
-			return true
+			if !possible {
+				u.logBug(state.String(), "hold")
+			}
+			return possible
 		}
 		u.mu.Unlock()
 		if larger {

@@ -105,8 +105,7 @@ func (u *Lease) raiseFences() {
 		if u.lock.spec.MinUptime == 0 {
 			s.fenceFloor = max(s.fenceFloor, int64(s.part.Fence()))
 		}
-		if s.fenceFloor < fence {
-			s.state = memberRaising
+		if s.fenceFloor < fence && s.raise() {
 			raise = append(raise, smaller{i, s.part})
 		}
 	}
@@ -149,13 +148,13 @@ func (u *Lease) fenceRaised(i int, part *keeper.Lease, fence int64, err error) {
 		u.mu.Unlock()
 		return
 	}
+	if !s.raised(err) {
+		state := s.state
+		u.mu.Unlock()
+		u.logBug(state.String(), "raised")
+		return
+	}
 	ended, keep := u.state.ended(), u.keepsPartsLocked()
-	if s.state == memberRaising {
-		s.state = memberGranted
-		if err != nil {
-			s.state, s.err = memberFailed, err
-		}
-	} // else the part has expired meanwhile, and the server has been asked again
 	switch {
 	case err == nil:
 		s.fenceFloor = max(s.fenceFloor, fence)

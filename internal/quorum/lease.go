@@ -24,6 +24,38 @@ const (
 
 func (s leaseState) ended() bool { return s == leaseFailed || s == leaseOver }
 
+// String returns the name of the state.
+func (s leaseState) String() string {
+	return [...]string{"leaseAcquiring", "leaseHeld", "leaseFailed", "leaseOver"}[s]
+}
+
+// The next two functions are the events of a lease, and enter its states. They are as those of a member.
+
+// hold notes that a majority has agreed.
+func (s *leaseState) hold() (possible bool) {
+	if *s != leaseAcquiring {
+		return false
+	}
+	*s = leaseHeld
+	return true
+}
+
+// end notes that the lease has ended for its holder.
+func (s *leaseState) end() (possible bool) {
+	switch *s {
+	case leaseAcquiring:
+		*s = leaseFailed
+	case leaseHeld:
+		*s = leaseOver
+	default:
+		return false
+	}
+	return true
+}
+
+// logBug logs that an event came which cannot come in this state.
+func (u *Lease) logBug(state, event string) { u.lock.locks[0].LogBug(u.token, state, event) }
+
 // Lease is a lease at a majority of servers, from the first request on. It implements lifecycle.Handle. Each server that grants it
 // has a part, which renews itself and knows when it is lost; the Lease is lost when no majority of parts is left. A server that
 // did not grant the lease, or has lost its part, is asked again while the others agree.
@@ -185,10 +217,9 @@ func (u *Lease) endLocked(err error) (endContexts func()) {
 	if !last.IsZero() {
 		time.AfterFunc(time.Until(last.Add(u.lock.spec.ServerTimeout)), u.stopAsking)
 	}
-	if u.state == leaseHeld {
-		u.state = leaseOver
-	} else {
-		u.state = leaseFailed
+	state := u.state
+	if !u.state.end() {
+		return func() { u.logBug(state.String(), "end") }
 	}
 	return u.lifecycle.End(err)
 }

@@ -34,6 +34,54 @@ type member struct {
 	cleanup    *keeper.Cleanup // releases what is in doubt, once the whole lease or the keeper has ended
 }
 
+// String returns the name of the state.
+func (s memberState) String() string {
+	return [...]string{"memberAsking", "memberGranted", "memberRaising", "memberFailed"}[s]
+}
+
+// The next four functions are the events of a member, and enter its states. They report false if the event cannot come in the state, and
+// then change nothing. README.md has the table.
+
+// ask notes that the server is asked for the lease. answered is closed when that has ended.
+func (s *member) ask(answered chan struct{}) {
+	s.state, s.askedAt, s.asked, s.fenceFloor = memberAsking, time.Now(), answered, 0
+}
+
+// answer notes the server's answer.
+func (s *member) answer(p keeper.Part) (possible bool) {
+	if s.state != memberAsking {
+		return false
+	}
+	s.state, s.part, s.retryAfter, s.err, s.inDoubt, s.cleanup = memberGranted, p.Lease, p.RetryAfter, nil, p.InDoubt, p.Cleanup
+	if p.Lease == nil {
+		s.state, s.err = memberFailed, server.WithoutName(p.Err)
+	}
+	return true
+}
+
+// raise notes that the server is asked to raise its fence.
+func (s *member) raise() (possible bool) {
+	if s.state != memberGranted {
+		return false
+	}
+	s.state = memberRaising
+	return true
+}
+
+// raised notes that the server has raised its fence, or why it has not.
+func (s *member) raised(err error) (possible bool) {
+	switch {
+	case s.state == memberAsking: // the part has expired meanwhile, and the server has been asked again
+	case s.state != memberRaising:
+		return false
+	case err == nil:
+		s.state = memberGranted
+	default:
+		s.state, s.err = memberFailed, err
+	}
+	return true
+}
+
 // granted reports whether the server has granted the lease, as far as is known.
 func (s *member) granted() bool { return s.state == memberGranted || s.state == memberRaising }
 
@@ -64,7 +112,7 @@ func (u *Lease) ask(i int) {
 	}
 	s, asked := &u.members[i], make(chan struct{})
 	inDoubt := s.inDoubt || s.part != nil && s.part.Snapshot().InDoubt() // the part is lost by now
-	s.state, s.askedAt, s.asked, s.fenceFloor = memberAsking, time.Now(), asked, 0
+	s.ask(asked)
 	u.mu.Unlock()
 	stop := u.lock.locks[i].AskPart(u.token, u.since, u, inDoubt, func(p keeper.Part) {
 		u.answered(i, p)
@@ -103,9 +151,14 @@ func (u *Lease) answered(i int, p keeper.Part) {
 	part := p.Lease
 	u.mu.Lock()
 	s := &u.members[i]
-	s.state, s.part, s.retryAfter, s.err, s.inDoubt, s.cleanup = memberGranted, part, p.RetryAfter, nil, p.InDoubt, p.Cleanup
-	if part == nil {
-		s.state, s.err = memberFailed, server.WithoutName(p.Err)
+	if !s.answer(p) {
+		state := s.state
+		u.mu.Unlock()
+		u.logBug(state.String(), "answer")
+		if part != nil {
+			part.Detach() // if there is another one, it is of the same token
+		}
+		return
 	}
 	ended, keep, ttl := u.state.ended(), u.keepsPartsLocked(), u.ttl
 	u.mu.Unlock()

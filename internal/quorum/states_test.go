@@ -1,113 +1,112 @@
 package quorum
 
 import (
-	"go/ast"
-	"go/parser"
-	"go/token"
-	"maps"
+	"cmp"
+	"errors"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/lockkeeper/lockkeeper/internal/keeper"
 	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
 
-// TestStatesMatchTable compares the states that README.md lists, and into which states each event leads, with the code: with the constants,
-// and with the assignments of each function to a state.
+// memberEvents and leaseEvents are the events of a member and of a lease, each with all that it may say.
+var memberEvents = map[string][]func(*member) bool{
+	"ask":    {func(s *member) bool { s.ask(nil); return true }},
+	"answer": {func(s *member) bool { return s.answer(keeper.Part{Lease: &keeper.Lease{}}) }, func(s *member) bool { return s.answer(keeper.Part{}) }},
+	"raise":  {(*member).raise},
+	"raised": {func(s *member) bool { return s.raised(nil) }, func(s *member) bool { return s.raised(errors.New("")) }},
+}
+
+var leaseEvents = map[string][]func(*leaseState) bool{"hold": {(*leaseState).hold}, "end": {(*leaseState).end}}
+
+// table says what each event does in each state: the states that follow, "ignored", or nothing if it cannot come.
+type table map[string]map[string][]string
+
+func (x table) add(state, event, after string) {
+	if x[state] == nil {
+		x[state] = map[string][]string{}
+	}
+	if !slices.Contains(x[state][event], after) {
+		x[state][event] = append(x[state][event], after)
+		slices.Sort(x[state][event])
+	}
+}
+
+// TestStatesMatchTable sends each event to each state, and compares what follows with README.md.
 func TestStatesMatchTable(t *testing.T) {
-	states, assigned := statesInCode(t)
-	rows, documented := statesInTable(t)
-	check.That(t, slices.Equal(rows, states), "README.md has rows of %v, the code has %v", rows, states)
-	for _, event := range slices.Sorted(maps.Keys(assigned)) {
-		check.That(t, maps.Equal(documented[event], assigned[event]), "%s leads to %v, but in README.md to %v",
-			event, slices.Sorted(maps.Keys(assigned[event])), slices.Sorted(maps.Keys(documented[event])))
-	}
-	for event := range documented {
-		check.That(t, assigned[event] != nil, "README.md names the event %s, but no such function sets a state", event)
-	}
-}
-
-// targets are the states into which an event leads, by the event.
-type targets map[string]map[string]bool
-
-func (x targets) add(event, state string) {
-	if x[event] == nil {
-		x[event] = map[string]bool{}
-	}
-	x[event][state] = true
-}
-
-var isState = regexp.MustCompile(`^(member|lease)[A-Z]`)
-
-// statesInCode returns the constants of memberState and leaseState, in order, and what functions assign to a field named state.
-func statesInCode(t *testing.T) (states []string, assigned targets) {
-	t.Helper()
-	assigned = targets{}
-	files := must.Get(filepath.Glob("*.go"))(t)
-	var lease []string
-	for _, name := range files {
-		if strings.HasSuffix(name, "_test.go") {
-			continue
-		}
-		file := must.Get(parser.ParseFile(token.NewFileSet(), name, nil, 0))(t)
-		for _, d := range file.Decls {
-			switch d := d.(type) {
-			case *ast.GenDecl:
-				for _, name := range constantsOf(d) {
-					if strings.HasPrefix(name, "lease") {
-						lease = append(lease, name)
-					} else {
-						states = append(states, name)
-					}
-				}
-			case *ast.FuncDecl:
-				ast.Inspect(d, func(n ast.Node) bool {
-					if a, ok := n.(*ast.AssignStmt); ok && len(a.Lhs) == len(a.Rhs) {
-						for i, left := range a.Lhs {
-							if field, ok := left.(*ast.SelectorExpr); ok && field.Sel.Name == "state" {
-								assigned.add(d.Name.Name, a.Rhs[i].(*ast.Ident).Name)
-							}
-						}
-					}
-					return true
-				})
+	documented, rows := readTable(t)
+	found := table{}
+	var states []string
+	for state := range memberFailed + 1 {
+		states = append(states, state.String())
+		for name, events := range memberEvents {
+			for _, event := range events {
+				s := member{state: state}
+				found.note(t, state.String(), name, event(&s), s.state.String(), name == "ask")
 			}
 		}
 	}
-	return append(states, lease...), assigned
-}
-
-// constantsOf returns the states that a declaration of constants has.
-func constantsOf(d *ast.GenDecl) (names []string) {
-	for _, spec := range d.Specs {
-		if v, ok := spec.(*ast.ValueSpec); ok && d.Tok == token.CONST && isState.MatchString(v.Names[0].Name) {
-			names = append(names, v.Names[0].Name)
+	for state := range leaseOver + 1 {
+		states = append(states, state.String())
+		for name, events := range leaseEvents {
+			for _, event := range events {
+				s := state
+				found.note(t, state.String(), name, event(&s), s.String(), false)
+			}
 		}
 	}
-	return names
+	check.That(t, slices.Equal(rows, states), "README.md has rows of %v, the code has %v", rows, states)
+	for _, state := range states {
+		for event := range memberEvents {
+			check.That(t, slices.Equal(documented[state][event], found[state][event]), "%s: %s leads to %q, but in README.md to %q",
+				state, event, found[state][event], documented[state][event])
+		}
+		for event := range leaseEvents {
+			check.That(t, slices.Equal(documented[state][event], found[state][event]), "%s: %s leads to %q, but in README.md to %q",
+				state, event, found[state][event], documented[state][event])
+		}
+	}
 }
 
-// statesInTable returns the states of the rows of README.md, and where events lead. The last cell of a row lists "event → states",
-// separated by semicolons.
-func statesInTable(t *testing.T) (rows []string, documented targets) {
+// note notes what an event has done. One that leaves the state as it is is ignored, unless it begins it anew.
+func (x table) note(t *testing.T, before, event string, possible bool, after string, anew bool) {
+	switch {
+	case !possible:
+		check.That(t, before == after, "%s: %s is impossible, and yet leads to %s", before, event, after)
+	case before == after && !anew:
+		x.add(before, event, "ignored")
+	default:
+		x.add(before, event, after)
+	}
+}
+
+// readTable returns the table of README.md, and the states of its rows. The third cell of a row lists "event → states", separated by semicolons,
+// and the last one the events that are ignored.
+func readTable(t *testing.T) (documented table, rows []string) {
 	t.Helper()
-	documented = targets{}
-	row := regexp.MustCompile("(?m)^\\| `(\\w+)` \\|.*\\| (.*) \\|$")
+	documented = table{}
+	row := regexp.MustCompile("(?m)^\\| `(\\w+)` \\|.*\\| (.*) \\| (.*) \\|$")
 	for _, m := range row.FindAllStringSubmatch(string(must.Get(os.ReadFile("README.md"))(t)), -1) {
 		rows = append(rows, m[1])
-		for _, entry := range strings.Split(m[2], "; ") {
-			event, after, found := strings.Cut(entry, " → ")
-			must.That(t, found || entry == "–", "%q is not event → states", entry)
-			for _, state := range strings.Split(after, ", ") {
-				if found {
-					documented.add(event, state)
-				}
+		entries := strings.Split(m[2], "; ")
+		for _, event := range strings.Split(m[3], ", ") {
+			entries = append(entries, event+" → ignored")
+		}
+		for _, entry := range entries {
+			events, after, _ := strings.Cut(entry, " → ")
+			if events == "–" {
+				continue
+			}
+			must.That(t, memberEvents[events] != nil || leaseEvents[events] != nil, "%q is not event → states", entry)
+			for _, state := range strings.Split(cmp.Or(after, "?"), ", ") {
+				documented.add(m[1], events, state)
 			}
 		}
 	}
-	return rows, documented
+	return documented, rows
 }
