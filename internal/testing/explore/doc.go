@@ -9,10 +9,10 @@
 // becomes of a request is decided by its claim.Claim, who is inside a lease that a process shares by its share.Gate, and when waiters send
 // heartbeats by the queue.Queue of their keeper: the code that ships, of which this package is the driver. Its steps are: a request begins,
 // or is cancelled, also as it is granted; a call runs at the server, and its reply arrives at once, later or never; a late copy of it runs;
-// a message arrives or is lost; the timer of a lease fires; a lease is extended, converted or released; somebody else breaks it; the timer
-// of a queue fires; a subscription breaks; a keeper is closed; a process crashes or freezes; time passes. A keeper that freezes for a while
-// needs no step: its steps come late. Leases and heartbeats end as time passes. With Linger, callers also enter and leave inside a process,
-// and a timer ends Linger, at its time or later.
+// a message arrives or is lost; the timer of a lease fires; a lease is extended, converted or released; somebody else breaks it; the server
+// says whether somebody has; the timer of a queue fires; a subscription breaks; a keeper is closed; a process crashes or freezes; time
+// passes. A keeper that freezes for a while needs no step: its steps come late. Leases and heartbeats end as time passes. With Linger,
+// callers also enter and leave inside a process, and a timer ends Linger, at its time or later.
 //
 // The name of each case has its bounds, such as 3_requests,_2000_ms,_1_fault. They are counted per path. Leases and heartbeats last for 2 s,
 // and time passes in steps of a second. Linger is 1.5 s. A local grant is one besides the first by a shared lease. States are recognised by

@@ -89,10 +89,8 @@ func (m *model) step(w *world, r int, e claim.Event) (out claim.Effects) {
 	switch {
 	case out.Pause, e.Kind == claim.ReleaseFailed:
 		m.step(w, r, claim.Event{Kind: claim.Timer})
-	case out.AskBreaker && q.broken:
-		m.step(w, r, claim.Event{Kind: claim.Broken})
 	case out.AskBreaker:
-		m.step(w, r, claim.Event{Kind: claim.NotBroken})
+		q.asksWhy = true
 	}
 	if out.End && q.sharing.granted {
 		m.closeGate(w, r)

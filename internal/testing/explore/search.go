@@ -221,6 +221,7 @@ func (m *model) faultless(w *world) (step, bool) {
 // preference has the steps of worlds without faults, in their order. The others are 0.
 var preference = [stepTick + 1][ofHeartbeat + 1]int{
 	stepAnswer:  {ofAsk: 1, ofChange: 2, ofExtend: 2, ofDowngrade: 2, ofHeartbeat: 3},
+	stepWhy:     {1},
 	stepMessage: {4},
 	stepRun:     {ofAsk: 5, ofChange: 6, ofExtend: 6, ofDowngrade: 6, ofHeartbeat: 7},
 	stepRelease: {8}, stepGrant: {8}, stepLeave: {8}, stepLinger: {8}, stepSubscribe: {9}, stepHeartbeat: {10},
@@ -239,6 +240,7 @@ var (
 		stepExtend:    "%s extends its lease",
 		stepDowngrade: "%s downgrades its lease",
 		stepBreak:     "somebody breaks %s",
+		stepWhy:       "the server says who has broken %s",
 		stepGrant:     "the caller of %s learns of its lease, and others may enter by it",
 		stepEnter:     "a caller enters by the lease of %s",
 		stepLeave:     "a caller inside by the lease of %s leaves",

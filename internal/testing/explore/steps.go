@@ -22,6 +22,7 @@ const (
 	stepExtend
 	stepDowngrade
 	stepBreak
+	stepWhy // the server says who has broken a request or a lease
 	stepClose
 	stepHeartbeat
 	stepCrash
@@ -98,6 +99,9 @@ func (m *model) steps(w *world, visit func(step)) {
 		}
 		if m.timerDue(w, r) {
 			try(stepTimer, r)
+		}
+		if q.asksWhy {
+			try(stepWhy, r)
 		}
 		if w.downgrades > 0 && m.mayDowngrade(w, r) {
 			try(stepDowngrade, r)
@@ -220,6 +224,13 @@ func (m *model) apply(w *world, s step) {
 		s := slot{call: m.srv.call(call{script: breaking, requests: 1 << i})}
 		m.run(w, &s)
 		w.requests[i].broken = m.srv.replies[s.reply][0] != lua.Refused
+	case stepWhy:
+		q := &w.requests[i]
+		kind := claim.NotBroken
+		if q.asksWhy = false; q.broken {
+			kind = claim.Broken
+		}
+		m.step(w, i, claim.Event{Kind: kind})
 	case stepClose:
 		w.closes--
 		w.keepers[i].state = closed

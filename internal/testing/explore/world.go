@@ -34,6 +34,7 @@ type request struct {
 	converted bool         // its holder relies on reading though it has asked to write, or the other way round
 	upgrade   int8         // the request by which the lease writes, counted from 1; 0: none
 	queued    bool         // it is in the queue of its keeper
+	asksWhy   bool         // the server is asked who has broken it
 	sharing   sharing
 }
 
