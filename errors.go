@@ -20,9 +20,10 @@ var (
 	// grant arrives just as ctx ends gets this error, too. The error does not say who holds the lock, since the server's reply
 	// does not: call Holder or Holders of the lock.
 	//
-	// The error means that Redis was working: it is the server's reply to this TryLock or, if ctx ended the wait, the server has
-	// answered at most two HeartbeatIntervals ago, and no request sent since has been unanswered for 100 ms or more. (Shortly
-	// before a deadline one more request is sent if the last answer is older than a quarter of the interval.)
+	// The error means that Redis was working: it is the server's reply to this TryLock or, if ctx ended the wait, the server (of a
+	// Cluster the node that has the name) has answered the keeper at most two HeartbeatIntervals ago, whatever it was asked, and no
+	// request sent since has failed, or been unanswered for 100 ms or more. (Shortly before a deadline one more request is sent if
+	// the last answer is older than a quarter of the interval.)
 	ErrNotAcquired = server.ErrNotAcquired
 
 	// ErrUnavailable means that Redis did not answer, or answered that it cannot serve requests at present, so it is not known

@@ -193,7 +193,7 @@ var mutants = []mutant{
 	{"a lease that was lost is shared", "internal/share/shared.go", "	h.OnEnd(func(error) { s.close() })\n", "", "linger"},
 	{"a writer does not end the sharing of its process", "internal/share/name.go", "leases := append(n.idle, n.open.Load())", "leases := n.idle", "linger"},
 	{"a lease that nobody uses is not released when Linger ends", "internal/share/shared.go", "	if empty {\n", "	if empty && s == nil {\n", "turns"},
-	{"a lease is handed over to a caller who has gone", "internal/share/share.go", "			return nil, n.whileHeld(ctx, health.WaitError(ctx))\n", "			err := n.whileHeld(ctx, health.WaitError(ctx))\n			n.enter(0)\n			return nil, err\n", "turns"},
+	{"a lease is handed over to a caller who has gone", "internal/share/share.go", "			return nil, n.whileHeld(ctx, server.WaitError(ctx, l.lock.Outage(time.Now())))\n", "			err := n.whileHeld(ctx, server.WaitError(ctx, l.lock.Outage(time.Now())))\n			n.enter(0)\n			return nil, err\n", "turns"},
 	{"the last caller does not release a lease", "internal/share/gate.go", "&(open|inside) == 0 }", "&(open|inside) == 2 }", "linger"},
 	{"a lease is released while others are inside", "internal/share/shared.go", "	if empty {\n", "	if !empty {\n		_, _ = s.lease.StartRelease()\n	} else {\n", "linger"},
 	{"an upgrade does not wait for the readers of its process", "internal/share/share.go", "	err := h.awaitAlone(ctx, l)\n", "	var err error\n", "linger"},

@@ -151,7 +151,7 @@ func (p *Permits) decide(ctx context.Context, t *keeper.Terms, wait bool) (q kee
 	}
 	n, o := int64(t.Number), p.lock.NewObservation(ctx, t.Flags)
 	if q, fence, ok = p.inside(n); !ok && p.waiting.Load() == 0 {
-		t.Since = time.Now()
+		t.Turn.Since = time.Now()
 		q, fence, ok, err = p.fetched(ctx, n)
 	}
 	if wait && fence == 0 && (err == nil || ctx.Err() == nil) {

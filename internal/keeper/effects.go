@@ -40,8 +40,10 @@ func (h *Lease) completeLocked(ev *claim.Event, cause error) {
 	}
 	if r := h.request; r != nil {
 		switch ev.Kind {
-		case claim.Replied, claim.AskFailed:
-			r.call = nil
+		case claim.Replied:
+			r.call, h.lastErr = nil, nil
+		case claim.AskFailed:
+			r.call, h.lastErr = nil, cause
 		case claim.Cancelled, claim.Closed, claim.Broken, claim.NotBroken:
 			ev.Withdrawn = r.withdrawLocked()
 		}

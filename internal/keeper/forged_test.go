@@ -86,7 +86,7 @@ func TestUpgradesAreCounted(t *testing.T) {
 		read := must.Get(l.Try(context.Background(), Terms{Flags: protocol.FlagRead}))(s)
 		last := int64(0)
 		for range 3 {
-			r := l.newRequest(context.Background(), Terms{Flags: protocol.FlagUpgrade, lease: read}, claim.Wait, nil)
+			r := l.newRequest(context.Background(), Terms{Flags: protocol.FlagUpgrade, lease: read}, claim.Wait)
 			token, _ := protocol.ParseToken(r.Token())
 			if token.Number <= last {
 				t.Errorf("the number of an upgrade is %d, after %d", token.Number, last)

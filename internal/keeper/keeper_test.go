@@ -99,7 +99,7 @@ func TestRequestThatHasEndedIsNotSent(t *testing.T) {
 	} {
 		subtest(t, what, func(s *fixture) {
 			l := s.lock("x")
-			r := l.newRequest(context.Background(), Terms{}, claim.Wait, nil)
+			r := l.newRequest(context.Background(), Terms{}, claim.Wait)
 			r.Step(claim.Event{Kind: claim.Closed}, nil)
 			s.net.ResetCount()
 			if err := send(l, r); !errors.Is(err, server.ErrClosed) {
@@ -179,7 +179,7 @@ func TestFastBackoffIsOfName(t *testing.T) {
 func TestAbandonedTurnsKeepTheOrder(t *testing.T) {
 	inBubble(t, func(s *fixture) {
 		const n = 9
-		if _, err := s.local.Wait(s.Context(), "x", time.Second, time.Now()); err != nil {
+		if _, err := s.local.Wait(s.Context(), "x", answers{}); err != nil {
 			t.Fatal(err)
 		}
 		var turns []int
@@ -189,7 +189,7 @@ func TestAbandonedTurnsKeepTheOrder(t *testing.T) {
 			ctx, cancel := context.WithCancel(s.Context())
 			cancels = append(cancels, cancel)
 			group.Go(func() {
-				_, err := s.local.Wait(ctx, "x", time.Second, time.Now())
+				_, err := s.local.Wait(ctx, "x", answers{})
 				if gaveUp := i%2 == 0; gaveUp != (err != nil) || gaveUp && !errors.Is(err, context.Canceled) {
 					t.Errorf("%d: %v", i, err)
 				}
@@ -209,7 +209,7 @@ func TestAbandonedTurnsKeepTheOrder(t *testing.T) {
 		if fmt.Sprint(turns) != "[1 3 5 7]" {
 			t.Errorf("turns %v", turns)
 		}
-		if _, err := s.local.Wait(s.Context(), "x", time.Second, time.Now()); err != nil {
+		if _, err := s.local.Wait(s.Context(), "x", answers{}); err != nil {
 			t.Errorf("the queue is left: %v", err)
 		}
 		s.local.Leave("x")

@@ -110,7 +110,7 @@ type Lease struct {
 	conversion  *conversion    // nil: it was never converted
 	observation *Observation   // the call that acquired or converted it, for the observer
 	backoff     random.Backoff // of what is repeated now
-	lastErr     error          // of the last renewal
+	lastErr     error          // of the last renewal; before there is a lease, of the last call that has asked for it; nil: it was answered
 	cleanup     *Cleanup       // once it is released
 }
 

@@ -28,51 +28,62 @@ func newLocalQueues(s *server.Server, stale func(key string)) *localQueues {
 // localQueue holds the callers of this process that wait for one name. Only the first of them sends requests, so the server
 // sees one waiter per process, however many callers there are.
 type localQueue struct {
-	health  server.Health // of the first caller, handed on with its turn
-	waiting list.List     // of chan struct{}, each closed and removed when the turn comes; guarded by localQueues' mu
+	waiting list.List // of chan struct{}, each closed and removed when the turn comes; guarded by localQueues' mu
 }
 
-// Wait blocks until it is the caller's turn, until ctx ends, or until the keeper is closed. It returns the health that
-// the callers of the name share, for which an answer may be maxAge old. The caller must call Leave to end its turn.
+// Turn is that of a caller in a local queue. The zero Turn is none.
+type Turn struct {
+	Since  time.Time // when the caller came
+	Waited bool      // another one had the turn before it
+}
+
+// Judge says whether the servers of a lock answer: a Lock of its server, and a majority of several.
+type Judge interface {
+	// Outage returns why it is not known whether the lock is held, though others of the process are ahead of the caller; nil: they answer.
+	Outage(now time.Time) error
+	// Exhausted returns why the retry policy gives up requests of a caller who came at that time; nil: it does not.
+	Exhausted(since, now time.Time) error
+}
+
+// Wait blocks until it is the caller's turn, until ctx ends, or until the keeper is closed. The caller must call Leave to end its turn.
 //
 // If the caller before has given up because the server does not answer, and this one has waited for as long since that time, it fails
 // as well: an outage costs each caller one MaxElapsed, and not one for each caller before it.
-func (w *localQueues) Wait(ctx context.Context, key string, maxAge time.Duration, since time.Time) (shared *server.Health, err error) {
+func (w *localQueues) Wait(ctx context.Context, key string, j Judge) (Turn, error) {
+	since := time.Now()
 	w.mu.Lock()
 	q := w.byName[key]
 	if q == nil {
-		q = &localQueue{health: server.Health{MaxAge: maxAge}}
-		w.byName[key] = q
+		w.byName[key] = &localQueue{}
 		w.mu.Unlock()
-		return &q.health, nil
+		return Turn{Since: since}, nil
 	}
 	turn := make(chan struct{})
 	place := q.waiting.PushBack(turn)
 	w.mu.Unlock()
 
+	var err error
 	near := server.NearDeadline(ctx)
 	for waiting := true; waiting; {
 		select {
 		case <-turn:
-			q.health.SetMaxAge(maxAge)
-			if err := q.health.Exhausted(w.s.Config.Retry, since, time.Now()); err != nil {
+			if err := j.Exhausted(since, time.Now()); err != nil {
 				w.Leave(key)
-				return nil, err
+				return Turn{}, err
 			}
-			return &q.health, nil
+			return Turn{since, true}, nil
 		case <-ctx.Done():
-			err, waiting = q.health.WaitError(ctx), false
+			err, waiting = server.WaitError(ctx, j.Outage(time.Now())), false
 		case <-w.s.Closing().Done():
 			err, waiting = server.ErrClosed, false
 		case <-near:
 			w.stale(key)
 		}
 	}
-	if w.abandon(q, place) {
-		return nil, err
+	if !w.abandon(q, place) {
+		w.Leave(key) // the turn came at the same time: hand it on
 	}
-	w.Leave(key) // the turn came at the same time: hand it on
-	return nil, err
+	return Turn{}, err
 }
 
 // abandon removes a caller that waits no more from the queue. It reports false if its turn has come: then it is no more in the queue.

@@ -24,11 +24,17 @@ func offline(t *testing.T) *localQueues {
 	return newLocalQueues(s, func(string) {})
 }
 
+// answers is a Judge of servers that answer.
+type answers struct{}
+
+func (answers) Outage(time.Time) error               { return nil }
+func (answers) Exhausted(time.Time, time.Time) error { return nil }
+
 // abandonTurns lets so many callers give up at the end of a local queue in which others wait, and returns how long that took.
 func abandonTurns(w *localQueues, callers, others int) time.Duration {
 	canceled, cancel := context.WithCancel(context.Background())
 	cancel()
-	_, _ = w.Wait(context.Background(), "x", time.Second, time.Now())
+	_, _ = w.Wait(context.Background(), "x", answers{})
 	w.mu.Lock()
 	for range others {
 		w.byName["x"].waiting.PushBack(make(chan struct{}))
@@ -36,7 +42,7 @@ func abandonTurns(w *localQueues, callers, others int) time.Duration {
 	w.mu.Unlock()
 	took := growth.Took(func() {
 		for range callers {
-			_, _ = w.Wait(canceled, "x", time.Second, time.Now())
+			_, _ = w.Wait(canceled, "x", answers{})
 		}
 	})
 	for range others + 1 {

@@ -43,11 +43,10 @@ type Terms struct {
 	Flags  string // lower-case letters; those of a semaphore come from its limits
 	Number int    // a count of permits, or a writer's streak; 0: none
 
-	Observer    Observer       // what is told of the lease; nil: nothing
-	Queued      func()         // called when the server has queued the request; nil: nothing
-	Observation *Observation   // the call, for the observer, which has been told of its start; nil: it is told by Acquire, Try and Upgrade
-	Health      *server.Health // of the server, if the caller has its turn in the local queue already; nil: not
-	Since       time.Time      // when the caller came; zero: now
+	Observer    Observer     // what is told of the lease; nil: nothing
+	Queued      func()       // called when the server has queued the request; nil: nothing
+	Observation *Observation // the call, for the observer, which has been told of its start; nil: it is told by Acquire, Try and Upgrade
+	Turn        Turn         // of the caller in the local queue, or before other calls of this process; zero: it waits for it, if there is such a queue
 
 	note  string // of the caller; see WithNote
 	lease *Lease // the lease that is to write; see Upgrade
@@ -211,16 +210,22 @@ func (l *Lock) Request(ctx context.Context, t Terms, wait bool) (*Lease, error) 
 
 // acquireInTurn acquires when no other goroutine of this process that waits for the name is ahead, if the lock has a local queue.
 func (l *Lock) acquireInTurn(ctx context.Context, t Terms, wait bool) (*Lease, error) {
-	if !wait || !l.spec.LocalQueue || t.Health != nil {
-		return l.ask(ctx, t, wait, t.Health)
+	if wait && l.spec.LocalQueue && t.Turn == (Turn{}) {
+		var err error
+		if t.Turn, err = l.WaitLocally(ctx, l); err != nil {
+			return nil, l.Fail(err)
+		}
+		defer l.LeaveLocally()
 	}
-	t.Since = time.Now()
-	health, err := l.k.local.Wait(ctx, l.KeyOf(server.QueueKey), l.k.MaxAge(), t.Since)
-	if err != nil {
-		return nil, l.Fail(err)
-	}
-	defer l.k.local.Leave(l.KeyOf(server.QueueKey))
-	return l.ask(ctx, t, wait, health)
+	return l.ask(ctx, t, wait)
+}
+
+// Outage implements Judge.
+func (l *Lock) Outage(now time.Time) error { return server.Outage(l.Answers(), l.k.MaxAge(), now) }
+
+// Exhausted implements Judge.
+func (l *Lock) Exhausted(since, now time.Time) error {
+	return server.Exhausted(l.Answers(), l.k.Config.Retry, since, now)
 }
 
 // Adopt makes a lease from a token that was granted to another process, or to this one before a restart, and extends it to

@@ -39,11 +39,11 @@ func (k *Keeper) AwaitsReplicas() bool { return k.cfg.ReplicaAck.enabled() }
 // Keeper returns the keeper of the lock.
 func (l *Lock) Keeper() *Keeper { return l.k }
 
-// WaitLocally blocks until the caller is the first one of this process that wants the lock's name. It returns what the callers before have
-// learned of the server, and the caller must call LeaveLocally, which admits the next one. The error is ErrClosed, or says how ctx ended;
-// or it is that of a caller before, which gave up because the server has not answered since this caller came.
-func (l *Lock) WaitLocally(ctx context.Context, maxAge time.Duration, since time.Time) (shared *server.Health, err error) {
-	return l.k.local.Wait(ctx, l.KeyOf(server.QueueKey), maxAge, since)
+// WaitLocally blocks until the caller is the first one of this process that wants the lock's name. The caller must then call LeaveLocally, which
+// admits the next one. The error is ErrClosed, or that of a wait which ctx has ended; or that of a judge by whom the server has not answered for
+// too long since the caller came.
+func (l *Lock) WaitLocally(ctx context.Context, j Judge) (Turn, error) {
+	return l.k.local.Wait(ctx, l.KeyOf(server.QueueKey), j)
 }
 
 // LeaveLocally ends the turn that began when WaitLocally returned.
@@ -71,7 +71,6 @@ type Part struct {
 // AskPart returns: when there is an answer, the keeper is closed, or stop is called.
 func (l *Lock) AskPart(token string, since time.Time, observer Observer, inDoubt bool, answered func(Part)) (stop func()) {
 	r := &request{part: &partRequest{answered: answered}, mode: claim.Part, policyArg: "", reportedRank: -1}
-	r.health = &r.own
 	c := claim.New(claim.Part, false, inDoubt)
 	c.SetSince(l.k.Instant(since))
 	// It is registered under the token. A serial in it may be of another keeper, and so equal to one of this keeper's.

@@ -35,10 +35,9 @@ func newWaitQueues(k *Keeper) *waitQueues {
 
 // waitQueue holds the waiters of one name in this keeper, and does what their queue.Queue decides.
 type waitQueue struct {
-	of     *waitQueues
-	lock   *server.Resource // any lock of the name, for its keys and scripts
-	health *server.Health   // that its waiters share
-	timer  timers.Timer
+	of    *waitQueues
+	lock  *server.Resource // any lock of the name, for its keys and scripts
+	timer timers.Timer
 
 	mu       sync.Mutex // guards the fields below
 	requests map[*request]struct{}
@@ -46,8 +45,8 @@ type waitQueue struct {
 	backoff  random.Backoff // while heartbeats fail
 }
 
-func (ws *waitQueues) newQueue(l *server.Resource, health *server.Health) *waitQueue {
-	q := &waitQueue{of: ws, lock: l, health: health, requests: map[*request]struct{}{}}
+func (ws *waitQueues) newQueue(l *server.Resource) *waitQueue {
+	q := &waitQueue{of: ws, lock: l, requests: map[*request]struct{}{}}
 	q.timer.Handler = timers.Func(q.onTimer)
 	return q
 }
@@ -63,8 +62,8 @@ func (q *waitQueue) setTimerLocked(out *queue.Effects) {
 	}
 }
 
-// join adds a request that the server has queued to those of its name, and schedules the next heartbeat. The waiters share the health of the
-// first of them from then on. The caller holds the request's mutex.
+// join adds a request that the server has queued to those of its name, and schedules the next heartbeat. The caller holds the request's
+// mutex.
 func (ws *waitQueues) join(r *request) {
 	l, key := r.lock.AtServer(), r.lock.KeyOf(server.QueueKey)
 	id, _, _ := strings.Cut(r.token, ":")
@@ -72,14 +71,12 @@ func (ws *waitQueues) join(r *request) {
 	ws.k.Subscriber.Use(l.Channel, id)
 	q := ws.byName[key]
 	if q == nil {
-		q = ws.newQueue(l, r.health)
+		q = ws.newQueue(l)
 		ws.byName[key] = q
 		ws.k.Subscriber.Hold(l.Channel)
 	}
 	q.join(r)
 	ws.mu.Unlock()
-	r.health = q.health
-	r.health.Answered(ws.k.Time(r.Claim.Asked()))
 }
 
 // join adds a request. The caller holds the request's mutex.
@@ -180,11 +177,11 @@ func (ws *waitQueues) wasEmpty(l *server.Resource, sent time.Time) {
 	}
 }
 
-// heartbeatIfStale makes the first waiter of a name send a heartbeat now if the last answer is not recent.
+// heartbeatIfStale makes the first waiter of a name send a heartbeat now if the last answer of its server is not recent.
 func (ws *waitQueues) heartbeatIfStale(key string) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	if q := ws.byName[key]; q != nil && q.health.Stale(time.Now(), ws.k.Freshness()) {
+	if q := ws.byName[key]; q != nil && server.Stale(q.lock.Answers(), ws.k.Freshness(), time.Now()) {
 		q.change(func(out *queue.Effects) { q.state.FirstBy(ws.k.Now(), out) })
 	}
 }
@@ -256,7 +253,6 @@ func (q *waitQueue) send(batch []*request) {
 	l := q.lock
 	q.of.k.Announce()
 	sent := time.Now() // before the subscription is looked at; see checkGrant
-	q.health.Sent(sent)
 	unsubscribed := q.isUnsubscribed()
 	call := &transport.Call{Done: transport.Func(func(call *transport.Call) { q.heartbeatDone(call, batch, sent, unsubscribed) })}
 	l.SetHeartbeat(call, mode(unsubscribed), len(batch))
@@ -310,7 +306,6 @@ func (q *waitQueue) rejoin(batch []*request) *transport.Call {
 		q.heartbeatDone(call, batch, now, true)
 	})}
 	l.SetHeartbeat(call, protocol.HeartbeatUnsubscribed+protocol.HeartbeatRejoin, len(batch))
-	q.health.Sent(now)
 	for i, r := range batch {
 		call.Args = append(call.Args, r.Token(), places[i])
 	}
@@ -321,17 +316,13 @@ func (q *waitQueue) rejoin(batch []*request) *transport.Call {
 func (q *waitQueue) heartbeatDone(call *transport.Call, batch []*request, sent time.Time, unsubscribed bool) {
 	reply, err := server.DecodeHeartbeat(call, len(batch))
 	if err != nil {
-		q.health.Failed(sent, err)
 		q.failed(err, batch)
 		return
 	}
 	now := q.of.k.Now()
 	unknown := q.update(call, reply, batch, unsubscribed)
 	var again *transport.Call // that queues them again
-	if len(unknown) == 0 {
-		q.health.Answered(sent)
-	} else { // they must rejoin first, which requires that the server can be written to
-		q.health.Dropped(sent)
+	if len(unknown) > 0 {
 		if !unsubscribed {
 			q.checkMissed(unknown)
 		}

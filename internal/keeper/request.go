@@ -25,17 +25,15 @@ type request struct {
 	several    bool          // permits, and not one
 	quota      *Quota        // where to store what the reply says of the window; nil: nowhere
 	whenQueued func()        // called when the server has queued it; nil: nothing
-	since      time.Time     // when the caller came
+	turn       Turn          // of the caller
 	began      time.Time     // when the first call was sent
 	deadline   time.Time     // of the caller's context; zero: none
 	ended      server.Signal // when the request has ended
 
 	// Guarded by the lease's mu. err is final when the request has ended.
-	call   *askCall       // the one under way; nil: none, or only heartbeats
-	health *server.Health // of the server; that of its queue, once it is queued
-	own    server.Health  // before that
-	err    error          // if it has failed
-	queued struct {       // what the reply that has queued it says
+	call   *askCall // the one under way; nil: none, or only heartbeats
+	err    error    // if it has failed
+	queued struct { // what the reply that has queued it says
 		retryIn int64
 		more    bool
 		rank    int
@@ -45,15 +43,10 @@ type request struct {
 	notified bool // a message about its grant came; guarded by the mutex of messages
 }
 
-// newRequest registers a request, so that messages find it. It returns nil after Close. health is what earlier requests have
-// recorded, or nil.
-func (l *Lock) newRequest(ctx context.Context, t Terms, mode claim.Mode, health *server.Health) *request {
-	r := &request{health: health, mode: mode, reportedRank: -1, upgrades: t.lease != nil, several: t.Number > 1, quota: t.quota, whenQueued: t.Queued, began: time.Now()}
-	r.since = cmp.Or(t.Since, r.began)
-	if health == nil {
-		r.own.MaxAge = l.k.MaxAge()
-		r.health = &r.own
-	}
+// newRequest registers a request, so that messages find it. It returns nil after Close.
+func (l *Lock) newRequest(ctx context.Context, t Terms, mode claim.Mode) *request {
+	r := &request{turn: t.Turn, mode: mode, reportedRank: -1, upgrades: t.lease != nil, several: t.Number > 1, quota: t.quota, whenQueued: t.Queued, began: time.Now()}
+	r.turn.Since = cmp.Or(r.turn.Since, r.began)
 	r.deadline, _ = ctx.Deadline()
 	r.policyArg = l.PolicyArg()
 	if t.lease != nil {
@@ -81,12 +74,12 @@ func (l *Lock) newRequest(ctx context.Context, t Terms, mode claim.Mode, health 
 
 // ask makes a request and waits for its end. If there is no error, it was granted. A keeper subscribes when the server has queued
 // its first waiter: most locks are free. The waiter does not count on the subscription before it is acknowledged.
-func (l *Lock) ask(ctx context.Context, t Terms, wait bool, health *server.Health) (*Lease, error) {
+func (l *Lock) ask(ctx context.Context, t Terms, wait bool) (*Lease, error) {
 	mode := claim.Try
 	if wait {
 		mode = claim.Wait
 	}
-	r := l.newRequest(ctx, t, mode, health)
+	r := l.newRequest(ctx, t, mode)
 	if r == nil {
 		return nil, l.Fail(server.ErrClosed)
 	}
@@ -133,18 +126,30 @@ func (r *request) wait(ctx context.Context) {
 
 // ContextEnded implements transport.EndReceiver. It ends the request, because ctx has ended.
 func (r *request) ContextEnded(ctx context.Context) {
-	err := r.serverHealth().WaitError(ctx)
+	err := server.WaitError(ctx, r.outage(time.Now()))
 	if r.Snapshot().CameLate() {
 		err = server.Chain(ErrTooLate, server.ContextError(ctx))
 	}
 	r.Step(claim.Event{Kind: claim.Cancelled}, r.lock.Fail(err))
 }
 
-// serverHealth returns what is known of the health of the server.
-func (r *request) serverHealth() *server.Health {
+// outage returns why it is not known whether somebody else has the lock; nil: it is known. If the server answers, what counts is what it has said
+// to this request: its last call has failed; or it has queued the request, but not said so lately; or it has said nothing yet. Then the caller
+// knows of others by its turn, which it had to wait for, if the answer has not been due for long.
+func (r *request) outage(now time.Time) error {
 	r.Mu.Lock()
-	defer r.Mu.Unlock()
-	return r.health
+	failed, queued, asked := r.lastErr, r.Claim.State() == claim.Waiting, r.lock.k.Time(r.Claim.Asked())
+	r.Mu.Unlock()
+	if failed != nil {
+		return failed
+	}
+	if err := r.lock.Outage(now); err != nil {
+		return err
+	}
+	if queued && now.Sub(asked) > r.lock.k.MaxAge() || !queued && (!r.turn.Waited || now.Sub(r.began) >= server.SilenceTimeout) {
+		return server.ErrNoAnswer
+	}
+	return nil
 }
 
 // result returns nil if the request was granted, and else why not. It has ended.
@@ -246,10 +251,8 @@ func (r *request) unregister() {
 // askCall is one call of acquire.lua, of allow.lua if the caller wants to know the quota, or of the fast script in place of these.
 type askCall struct {
 	transport.Call
-	r      *request
-	health *server.Health
-	sent   time.Time // as health knows it
-	fast   bool      // of the fast script
+	r    *request
+	fast bool // of the fast script
 
 	uncounted bool // it has said that the keeper does not count on its subscription
 }
@@ -265,10 +268,8 @@ func (r *request) mayUseFast() bool {
 // newCallLocked prepares a call, which is under way from now on.
 func (r *request) newCallLocked(general bool) *askCall {
 	l := r.lock
-	c := &askCall{r: r, health: r.health, sent: time.Now(), fast: !general && r.mayUseFast()}
-	c.Done = c
-	c.health.Sent(c.sent)
-	r.call = c
+	c := &askCall{r: r, fast: !general && r.mayUseFast()}
+	c.Done, r.call = c, c
 	switch {
 	case c.fast:
 		l.SetFastAcquire(&c.Call, r.Token())
@@ -317,19 +318,11 @@ func (c *askCall) decode() (a protocol.AcquireReply, err error) {
 func (c *askCall) CallDone(*transport.Call) {
 	r := c.r
 	if c.Withdrawn() { // of which the claim was told
-		c.health.Withdrawn(c.sent)
 		return
 	}
-	a, err := c.decode()
-	if err != nil {
-		if errors.Is(err, transport.ErrInterrupted) {
-			c.health.Dropped(c.sent)
-		} else {
-			c.health.Failed(c.sent, err)
-		}
+	if a, err := c.decode(); err != nil {
 		r.askFailed(c, err)
 	} else {
-		c.health.Answered(c.sent)
 		r.replied(c, a)
 	}
 }
@@ -341,7 +334,8 @@ func (r *request) askFailed(c *askCall, err error) {
 		ev.Outcome = claim.InDoubt // the reply is malformed
 	} else {
 		ev.Retryable = transport.Retryable(err) && !errors.Is(err, transport.ErrQueueFull) && !errors.Is(err, transport.ErrPanicked)
-		ev.Exhausted = c.health.Exhausted(r.lock.k.Config.Retry, r.since, time.Now()) != nil
+		now := time.Now()
+		ev.Exhausted = r.lock.k.Config.Retry.Exhausted(r.began, now) || r.lock.Exhausted(r.turn.Since, now) != nil
 	}
 	r.Step(ev, err)
 }

@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/random"
 	"github.com/lockkeeper/lockkeeper/internal/server"
+	"github.com/lockkeeper/lockkeeper/internal/transport"
 )
 
 // Acquire blocks until there is a lease, ctx ends, or the retry policy gives up.
@@ -55,11 +57,12 @@ type acquisition struct {
 	caller      context.Context
 	wait        bool                // for other holders
 	observation *keeper.Observation // the call, for the observer
-	health      *server.Health
-	polls       random.Backoff // pauses while others hold the lock
-	repeats     random.Backoff // pauses while no majority answers
-	since       time.Time      // when the caller came
-	note        string         // of the caller
+	polls       random.Backoff      // pauses while others hold the lock
+	repeats     random.Backoff      // pauses while no majority answers
+	turn        keeper.Turn         // of the caller
+	failing     time.Time           // when the first attempt began of those that have failed since others held the lock; zero: the last one has not
+	contended   bool                // others were found to hold the lock, or to be ahead, and no attempt has failed since
+	note        string              // of the caller
 	// leftovers are the unfinished cleanups of earlier attempts, by server. They may be why a server refuses; nil: none.
 	leftovers [][]*keeper.Cleanup
 
@@ -68,7 +71,7 @@ type acquisition struct {
 }
 
 func (m *Majority) acquire(caller context.Context, wait bool, o *keeper.Observation) (*Lease, error) {
-	a := acquisition{lock: m, caller: caller, wait: wait, observation: o, since: time.Now()}
+	a := acquisition{lock: m, caller: caller, wait: wait, observation: o}
 	if caller.Err() != nil {
 		return nil, a.fail(nil) // no server was asked, so nothing is known
 	}
@@ -82,16 +85,12 @@ func (m *Majority) acquire(caller context.Context, wait bool, o *keeper.Observat
 	if a.note, err = keeper.NoteOf(caller); err != nil {
 		return nil, m.locks[0].Fail(err)
 	}
-	maxAge := 2 * (m.spec.MaxRetryDelay + m.spec.ServerTimeout)
 	if wait {
-		shared, err := m.locks[0].WaitLocally(caller, maxAge, a.since)
-		if err != nil {
+		if a.turn, err = m.locks[0].WaitLocally(caller, m); err != nil {
 			return nil, a.fail(nil, err)
 		}
 		defer m.locks[0].LeaveLocally()
-		a.health = shared
-	} else {
-		a.health = &server.Health{MaxAge: maxAge}
+		a.contended = a.turn.Waited
 	}
 	u, err := a.run()
 	if a.cancel != nil {
@@ -124,21 +123,18 @@ func (a *acquisition) fail(answers []error, causes ...error) error {
 func (a *acquisition) run() (*Lease, error) {
 	for try := 1; ; try++ {
 		began := time.Now()
-		a.health.Sent(began)
 		u := a.lock.propose(a.note, a.observation)
 		if u.await(a.caller) {
-			a.health.Answered(began)
 			return u, nil
 		}
 		v := u.verdict(a.leftovers)
 		u.giveUp(server.ErrReleased)
 		switch {
 		case v.contended:
-			a.health.Answered(began)
-		case a.over() && time.Since(began) < server.SilenceTimeout:
-			a.health.Dropped(began) // too early to conclude anything from the missing answers
+			a.contended, a.failing = true, time.Time{}
+		case a.over() && time.Since(began) < server.SilenceTimeout: // too early to conclude anything from the missing answers
 		default:
-			a.health.Failed(began, server.Chain(v.causes...))
+			a.contended, a.failing = false, cmp.Or(a.failing, began)
 		}
 		pause, err := a.pause(u, v, try)
 		if err != nil {
@@ -162,7 +158,7 @@ func (a *acquisition) pause(u *Lease, v verdict, try int) (time.Duration, error)
 		a.repeats.Reset()
 		return a.pollDelay(v), nil
 	}
-	if v.hopeless || !a.wait && try == server.MaxTries || a.wait && a.health.Exhausted(retry, a.since, time.Now()) != nil {
+	if v.hopeless || !a.wait && try == server.MaxTries || a.wait && a.exhausted(time.Now()) {
 		return 0, a.fail(v.answers, v.causes...)
 	}
 	a.leftovers = u.awaitCleanups(a.untilClosed(), a.leftovers)
@@ -185,10 +181,43 @@ func (a *acquisition) ended(v verdict) error {
 	switch {
 	case a.caller.Err() == nil:
 		return a.fail(v.answers, server.ErrClosed)
-	case a.health.Outage(time.Now()) == nil:
-		return a.fail(v.answers, server.ErrNotAcquired)
+	case !a.contended:
+		return a.fail(v.answers, v.causes...)
 	}
-	return a.fail(v.answers, v.causes...)
+	return a.fail(v.answers, server.WaitError(a.caller, a.lock.Outage(time.Now())))
+}
+
+// exhausted reports whether the retry policy gives the acquisition up.
+func (a *acquisition) exhausted(now time.Time) bool {
+	return a.lock.spec.Keepers[0].Config.Retry.Exhausted(a.failing, now) || a.lock.Exhausted(a.turn.Since, now) != nil
+}
+
+// Outage implements keeper.Judge. The pauses between attempts are longer than those between heartbeats.
+func (m *Majority) Outage(now time.Time) error {
+	return m.judge(func(a transport.Answers) error {
+		return server.Outage(a, 2*(m.spec.MaxRetryDelay+m.spec.ServerTimeout), now)
+	})
+}
+
+// Exhausted implements keeper.Judge.
+func (m *Majority) Exhausted(since, now time.Time) error {
+	return m.judge(func(a transport.Answers) error {
+		return server.Exhausted(a, m.spec.Keepers[0].Config.Retry, since, now)
+	})
+}
+
+// judge returns an error if so many servers have one that the others are no majority.
+func (m *Majority) judge(of func(transport.Answers) error) error {
+	causes := []error{errNoQuorum}
+	for _, at := range m.locks {
+		if err := of(at.Answers()); err != nil {
+			causes = append(causes, err)
+		}
+	}
+	if len(causes)-1 <= len(m.locks)-m.need {
+		return nil
+	}
+	return server.Chain(causes...)
 }
 
 // propose starts an attempt: it asks every server.

@@ -1,5 +1,5 @@
-// Package server is the use of one server or cluster by a keeper: calls with retries and pauses, whether they were answered, the run_id, the
-// label of the keeper, and the keys, scripts and arguments of a lock. It knows no lease and no request.
+// Package server is the use of one server or cluster by a keeper: calls with retries and pauses, what counts as an outage, the run_id,
+// the label of the keeper, and the keys, scripts and arguments of a lock. It knows no lease and no request.
 //
 // No mutex of this package is held while something is called that another one passed to it.
 package server

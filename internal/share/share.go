@@ -102,17 +102,17 @@ func (l *Sharing) acquire(ctx context.Context, n *name, permits int, wait bool, 
 	if l.lock.Keeper().Closing().Err() != nil {
 		return nil, false, l.lock.Fail(server.ErrClosed)
 	}
-	t := keeper.Terms{Flags: l.flags, Number: permits, Observation: o, Since: time.Now()}
+	t := keeper.Terms{Flags: l.flags, Number: permits, Observation: o}
 	if l.lock.Spec().LocalQueue {
 		if wait {
 			n.waiting.Add(1)
 			defer n.waiting.Add(-1)
-			if t.Health, err = l.lock.WaitLocally(ctx, l.lock.Keeper().MaxAge(), t.Since); err != nil {
+			if t.Turn, err = l.lock.WaitLocally(ctx, l.lock); err != nil {
 				return nil, false, l.lock.Fail(n.whileHeld(ctx, err))
 			}
 			defer l.lock.LeaveLocally()
 		}
-		s, err = l.enterInTurn(ctx, n, t.Health)
+		s, err = l.enterInTurn(ctx, n, wait)
 	} else {
 		s = n.enter(permits)
 	}
@@ -130,29 +130,29 @@ func (l *Sharing) acquire(ctx context.Context, n *name, permits int, wait bool, 
 }
 
 // enterInTurn makes the caller the one inside, of a lock with one holder, after the one who is inside has left. It returns nil if no lease is
-// shared, or none any more. Without health the caller does not wait for another.
-func (l *Sharing) enterInTurn(ctx context.Context, n *name, health *server.Health) (*shared, error) {
+// shared, or none any more. If wait is false, the caller does not wait for another.
+func (l *Sharing) enterInTurn(ctx context.Context, n *name, wait bool) (*shared, error) {
 	for {
 		changed := n.await()
 		if ctx.Err() != nil { // as it was the caller's turn
 			return nil, server.Chain(server.ErrNotAcquired, server.ContextError(ctx))
 		}
-		if health != nil || n.waiting.Load() == 0 {
+		if wait || n.waiting.Load() == 0 {
 			if s := n.enter(0); s != nil {
 				return s, nil
 			}
 		}
 		s := n.open.Load()
 		switch {
-		case s == nil || health == nil && s.lease.Err() != nil:
+		case s == nil || !wait && s.lease.Err() != nil:
 			return nil, nil
-		case health == nil:
+		case !wait:
 			return nil, server.ErrNotAcquired
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return nil, n.whileHeld(ctx, health.WaitError(ctx))
+			return nil, n.whileHeld(ctx, server.WaitError(ctx, l.lock.Outage(time.Now())))
 		case <-l.lock.Keeper().Closing().Done():
 			return nil, server.ErrClosed
 		}

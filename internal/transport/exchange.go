@@ -42,7 +42,8 @@ func (call *Call) command(ctx context.Context) (cmd redis.Cmder) {
 // well: go-redis has separate connections for pipelines, so leases are renewed even while the application has exhausted
 // the main pool. On a cluster it uses the client's pipeline and not the node's, which would not follow a slot that moves.
 // It returns an error if the server has answered none of the calls. On the Transport's own connection it ends when ctx does.
-func (t *Transport) exchange(ctx context.Context, s *sender, end EndReceiver) (silence error) {
+func (q *nodeQueue) exchange(ctx context.Context, s *sender, end EndReceiver) (silence error) {
+	t := q.t
 	for _, call := range s.batch {
 		s.cmds = append(s.cmds, call.command(ctx))
 	}
@@ -61,13 +62,16 @@ func (t *Transport) exchange(ctx context.Context, s *sender, end EndReceiver) (s
 	}
 	interrupted := s.own != nil && s.own.interrupted()
 	lost := s.own != nil && s.own.lost.Load() && !interrupted
-	unanswered, answered := false, false
 	for i, call := range s.batch {
 		call.setResult(s.cmds[i], pipelineErr)
 		call.Err = t.rdb.Explain(call.Err)
 		if interrupted && OutcomeOf(call.Err) != claim.Answered {
 			call.Err = ErrInterrupted
 		}
+	}
+	q.note(s, lost)
+	unanswered, answered := false, false
+	for _, call := range s.batch {
 		answered = answered || call.Err == nil || isRedis(call.Err) || Malformed(call.Err)
 		if call.Err != nil {
 			if lost && OutcomeOf(call.Err) == claim.NotSent {

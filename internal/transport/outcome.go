@@ -3,6 +3,7 @@ package transport
 import (
 	"errors"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -54,15 +55,25 @@ func Retryable(err error) bool {
 	if OutcomeOf(err) != claim.Answered {
 		return true
 	}
-	for _, code := range []string{
-		"LOADING ", "READONLY ", "MASTERDOWN ", "CLUSTERDOWN ", "TRYAGAIN ", "BUSY ", "NOREPLICAS ", "MOVED ", "ASK ",
-		"UNBLOCKED ", "max number of clients reached", "NOSCRIPT ", // go-redis removes "ERR "
-	} {
-		if redis.HasErrorPrefix(err, code) {
-			return true
-		}
+	return hasCode(err, nodeCodes) || hasCode(err, []string{"TRYAGAIN ", "MOVED ", "ASK ", "UNBLOCKED ", "NOSCRIPT "})
+}
+
+// nodeCodes begin the errors of a node that cannot serve at present, whatever the key.
+var nodeCodes = []string{
+	"LOADING ", "READONLY ", "MASTERDOWN ", "CLUSTERDOWN ", "BUSY ", "NOREPLICAS ", "max number of clients reached", // go-redis removes "ERR "
+}
+
+func hasCode(err error, codes []string) bool {
+	return slices.ContainsFunc(codes, func(code string) bool { return redis.HasErrorPrefix(err, code) })
+}
+
+// ofNode reports whether the error says that the node does not answer, or cannot serve at present. One that is about the command or its key
+// does not: the key has a wrong type, or the user may not use it.
+func ofNode(err error) bool {
+	if err == nil || Malformed(err) {
+		return false
 	}
-	return false
+	return !isRedis(err) || hasCode(err, nodeCodes)
 }
 
 // Malformed reports whether the error is due to a reply that none of our scripts returns.

@@ -49,6 +49,7 @@ type nodeQueue struct {
 	answeredAt time.Time  // when a batch was last answered; or, if none was under way since, when the next one was sent
 	endedAt    time.Time  // when a batch last ended
 	failing    bool       // that was not answered
+	record     record     // of how it has answered
 	active     int        // senders that are not idle
 	senders    int        // goroutines
 	idle       []*sender  // senders with nothing to do; the last in is the first out
@@ -153,6 +154,7 @@ func (q *nodeQueue) exchangeLocked(ctx context.Context, s *sender, end EndReceiv
 		q.answeredAt = s.began
 	}
 	q.inFlight++
+	q.record.sent(s.began)
 	silence := q.unlocked(ctx, s, end)
 	if errors.Is(silence, ErrInterrupted) || s.own != nil && s.own.lost.Load() {
 		return // which says nothing about the server
@@ -181,8 +183,9 @@ func (q *nodeQueue) unlocked(ctx context.Context, s *sender, end EndReceiver) (s
 	defer func() {
 		q.mu.Lock()
 		q.inFlight--
+		q.record.ended(s.began)
 	}()
-	return q.t.exchange(ctx, s, end)
+	return q.exchange(ctx, s, end)
 }
 
 // silentLocked reports whether the server has been silent for so long.
