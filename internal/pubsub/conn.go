@@ -17,16 +17,16 @@ type conn struct {
 	node       *redis.Client // the node of a cluster; nil on a single server
 	sub        *redis.PubSub
 	since      time.Time
-	heard      atomic.Int64 // how long after since something came last
+	heard      atomic.Int64 // when something last came, measured from since
 	receiving  bool         // set by the goroutine that subscribes
 
 	// Guarded by subscriber.mu.
-	unsent      []*channel    // to be subscribed
-	subscribing bool          // a goroutine is in sendUnsent; while it sends, go-redis has a mutex locked
-	watched     bool          // watch is to run
-	pinged      time.Time     // when the PING was sent that is not answered; zero: there is none
-	settles     []func() bool // what its answer settles; see Check
-	checks      []func() bool // what the next one will
+	unsent      []*channel    // channels to subscribe to
+	subscribing bool          // a goroutine is in sendUnsent, which closes the connection if it is discarded
+	watched     bool          // watch is scheduled
+	pinged      time.Time     // when the PING under way was sent; zero: none is
+	settles     []func() bool // the functions given to Check before it was sent: its answer settles them
+	checks      []func() bool // those given to Check since: the next PING settles them
 }
 
 // connTo returns the connection to the node and opens one if there is none. It returns nil after Close.
@@ -51,7 +51,7 @@ func (s *Subscriber) connTo(node *redis.Client) *conn {
 	return c
 }
 
-// openLocked reports whether the connection is to be used.
+// openLocked reports whether the connection has not been discarded.
 func (c *conn) openLocked() bool { _, open := c.subscriber.conns[c]; return open }
 
 // discardLocked closes a connection. Its channels are subscribed again on a new one.
@@ -77,7 +77,7 @@ func (s *Subscriber) discardLocked(c *conn) {
 	s.reconnectLocked()
 }
 
-// sendUnsent subscribes to the channels that are to be subscribed.
+// sendUnsent subscribes to the channels in unsent, until there are none.
 func (c *conn) sendUnsent() {
 	s := c.subscriber
 	s.mu.Lock()
@@ -90,7 +90,7 @@ func (c *conn) sendUnsent() {
 			names = append(names, ch.allNames()...)
 		}
 		timeout, stop := context.WithTimeout(s.closing, ackTimeout) // go-redis does not limit this dial
-		afterAckTimeout(func() {                                    // also if it waits for another one, which Receive makes
+		afterAckTimeout(func() {                                    // even while subscribe waits for a dial that Receive makes
 			stop()
 			s.checkAck(c, channels)
 		})
@@ -108,7 +108,7 @@ func (c *conn) sendUnsent() {
 	}
 }
 
-// subscribe sends the commands to subscribe to the names of channels, one for each, since a command must not name two slots.
+// subscribe sends a command for each name, because all names in a command must be in one slot.
 func (c *conn) subscribe(ctx context.Context, names []string) (err error) {
 	send := c.sub.Subscribe
 	if c.subscriber.Sharded() {
@@ -130,8 +130,7 @@ func (c *conn) unsubscribe(names []string) {
 	}
 }
 
-// startReceiving receives in the background from now on. It is called once the connection has been established, because go-redis
-// keeps a mutex locked until then, which receiving needs as well.
+// startReceiving starts receive, once. The connection must be established, because go-redis holds a mutex while it dials that Receive needs.
 func (c *conn) startReceiving() {
 	if !c.receiving {
 		c.receiving = true

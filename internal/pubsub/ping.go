@@ -9,14 +9,14 @@ import (
 // would miss their wake-ups until TCP notices. So a connection that waiters use is sent a PING when nothing has come on it for
 // pingInterval, and is replaced if the PING is not answered within ackTimeout.
 //
-// A server sends its answers and messages in order. When a PING is answered, a message that had been published before it was sent has
-// come too, or never will; see Check.
+// A server sends its answers and messages in order. So when a PING is answered, a message that the server published before the PING was sent
+// has come, or never will. Check uses this.
 
-const pingInterval = 5 * time.Second // how long nothing comes on a connection that waiters use before it is sent a PING
+const pingInterval = 5 * time.Second // the silence after which a connection that waiters use is sent a PING
 
-// Check has lost called when it is certain whether a message on the channel that the server had published before the call has come: when
-// a PING to the connection is answered, or is not answered in time. lost is called in a goroutine of its own, and reports whether the message
-// has not come; if so, the connection is replaced. It is not called if the connection is lost before that, or the Subscriber is closed.
+// Check sends a PING, and calls lost when it is answered or its time is over: a message that the server published on the channel before the call
+// has come by then, or never will. lost runs in the background, and reports whether the message has not come; if so, the connection is replaced.
+// lost is not called if the connection is lost for another reason, or the Subscriber is closed.
 func (s *Subscriber) Check(name string, lost func() bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -29,7 +29,6 @@ func (s *Subscriber) Check(name string, lost func() bool) {
 	}
 }
 
-// heardNow notes that something has come.
 func (c *conn) heardNow() { c.heard.Store(int64(time.Since(c.since))) }
 
 // silence returns for how long nothing has come.
@@ -45,7 +44,7 @@ func (c *conn) inUseLocked() bool {
 	return false
 }
 
-// watchLocked makes watch run when the connection can have been silent for too long, unless it is to run already.
+// watchLocked schedules watch for the time when the connection may have been silent for pingInterval, unless it is scheduled.
 func (c *conn) watchLocked() {
 	if !c.watched {
 		c.watched = true
@@ -53,14 +52,14 @@ func (c *conn) watchLocked() {
 	}
 }
 
-// watch sends a PING if the connection has been silent for too long, and comes back while waiters use it.
+// watch sends a PING if the connection has been silent for pingInterval, and schedules itself while waiters use the connection.
 func (c *conn) watch() {
 	s := c.subscriber
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch c.watched = false; {
 	case !c.openLocked() || !c.inUseLocked():
-	case !c.pinged.IsZero(): // ponged comes back, or the connection is replaced
+	case !c.pinged.IsZero(): // ponged schedules watch, or the connection is replaced
 	case c.silence() >= pingInterval:
 		c.pingLocked()
 	default:
@@ -68,7 +67,7 @@ func (c *conn) watch() {
 	}
 }
 
-// pingLocked sends a PING, which settles what is to be checked. If it is not answered in time, the connection is closed.
+// pingLocked sends a PING, which settles the checks so far. If it is not answered in time, the connection is discarded.
 func (c *conn) pingLocked() {
 	s, now := c.subscriber, time.Now()
 	c.pinged, c.settles, c.checks = now, c.checks, nil
@@ -119,5 +118,5 @@ func (c *conn) settleLocked(checks []func() bool) {
 	})
 }
 
-// refusesPing reports whether an error is the answer to a PING, to which the user has no right: then the connection is alive as well.
+// refusesPing reports whether err says that the user may not send PING. That is an answer, too: the connection is alive.
 func refusesPing(err error) bool { return strings.Contains(strings.ToLower(err.Error()), "'ping'") }

@@ -1,9 +1,15 @@
-// Package pubsub receives the messages that notify a waiter of its grant.
+// Package pubsub receives the messages that say that a waiter was granted its lease, or that a lease was broken. Each keeper (package keeper) has
+// one Subscriber. In order:
 //
-// A Subscriber keeps one connection per server: a single one for a single server, and in a cluster one to each primary
-// that has a channel in use. Safety never depends on a message, and a lost message delays a waiter by one heartbeat at
-// most. What matters is that the Subscriber reports correctly whether the server has acknowledged a channel, and that it
-// subscribes again after a connection is lost, or is dead without being closed (ping.go).
+//  1. A request takes the ID of its channel into its token. Messages for it are published to the name that ends with this id.
+//  2. When the request waits or has a lease, Use, Hold and Begin subscribe to the channel in the background, at the channel's node (conn.go).
+//  3. The server acknowledges the channel: Config.Subscribed is called, and Config.Received for each message from then on.
+//  4. If the connection is lost, or is dead without being closed (ping.go), its channels are subscribed on a new one.
+//  5. Release: on a cluster, a channel that stays unused for a minute is unsubscribed.
+//
+// Safety never depends on a message, and a lost message delays a waiter by one heartbeat at most.
+//
+// Mutexes: only that of the Subscriber, under which no other is taken. Of Config's functions only NewID is called under it.
 package pubsub
 
 import (
@@ -27,24 +33,24 @@ var ErrDenied = errors.New("subscription refused")
 var ErrClosed = errors.New("closed")
 
 const (
-	ackTimeout         = 5 * time.Second // after which a connection is closed that has not acknowledged a channel, or not answered a PING
-	denialTTL          = time.Minute     // how long a refused channel is not tried again
-	doubtTTL           = 10 * time.Minute
-	channelIdleTimeout = time.Minute     // how long an unused channel stays subscribed
-	unusedTTL          = time.Second     // how long an id is kept that no channel has
-	trimInterval       = 5 * time.Second // how often it is looked which ids of a channel are still in use, if there are several
-	sweepInterval      = time.Second     // how often unused channels are looked for at most, since there may be many
+	ackTimeout         = 5 * time.Second  // for an acknowledgement, or the answer to a PING; then the connection is closed
+	denialTTL          = time.Minute      // how long a refused channel is not tried again
+	doubtTTL           = 10 * time.Minute // how long waiters do not rely on a channel after Doubt
+	channelIdleTimeout = time.Minute      // how long an unused channel stays subscribed
+	unusedTTL          = time.Second      // how long requests share an id before there is a channel for it
+	trimInterval       = 5 * time.Second  // between removals of ids that are no longer in use from a channel with several
+	sweepInterval      = time.Second      // between looks for unused channels, at least; there may be many channels
 )
 
 // Config is what a Subscriber needs. All fields are required.
 type Config struct {
 	Client     *client.Client
-	NewID      func() string                   // draws an id, without ":", with which the names of channels end
+	NewID      func() string                   // draws an id, without ":", for the end of a channel's name
 	InUse      func() map[string]bool          // the ids that messages may still be published to; called without any mutex of this package
 	Received   func(payload string)            // called for each message, from one goroutine per connection; must not block
 	Subscribed func(channel string)            // called when the server acknowledges a channel, the first time and after each reconnection
 	Denied     func(channel string, err error) // called once when the server refuses a channel
-	// Unacknowledged is called when the server has not acknowledged a channel in time. It is subscribed on another connection.
+	// Unacknowledged is called when the server has not acknowledged a channel in time. The channel is then subscribed on another connection.
 	Unacknowledged func(channel string)
 }
 
@@ -55,13 +61,13 @@ type Subscriber struct {
 
 	mu           sync.Mutex // guards the fields below; not held while a command is sent
 	channels     map[string]*channel
-	names        map[string]*channel // by each of their names
+	names        map[string]*channel // each channel by all its names
 	unused       string              // the id of the next channel
-	drawnAt      time.Time           // when that was drawn
+	drawnAt      time.Time           // when unused was drawn
 	conns        map[*conn]struct{}
-	sweeping     bool // sweep is to run
+	sweeping     bool // sweep is scheduled
 	failures     int  // connections lost, and failed node lookups, since the last acknowledgement
-	shortLived   int  // connections lost, one after the other, that were used for less than a second
+	shortLived   int  // connections lost in a row that lasted for less than a second
 	reconnecting bool // a goroutine is in reconnect
 	closed       bool
 	closing      context.Context
@@ -69,20 +75,21 @@ type Subscriber struct {
 	wg           sync.WaitGroup
 }
 
-// channel is a channel that is or will be subscribed, by one name or several. Each is the prefix and an id.
+// channel is a channel that is or will be subscribed. The methods of Subscriber take its prefix as name. At the server it has one name or
+// several: the prefix and each of its ids.
 //
-// Before a channel is subscribed on a connection, it gets another id for the requests to come. Two processes that were restored from one
-// snapshot do not share a connection, so at most one of them stays with the id that both have. Ids that are in use stay as well.
+// A channel that has lost its connection gets a new id for the requests to come. If two processes were restored from one snapshot, at
+// most one of them still has the connection; the other draws a new id, so they do not go on with the same one.
 type channel struct {
 	prefix       string
 	ids          []string      // the last one is for requests to come
-	acknowledged bool          // the server has acknowledged that one
-	stale        bool          // it was to be subscribed on a connection that is lost
+	acknowledged bool          // the server has acknowledged the last id
+	stale        bool          // it was detached from its connection, so renewIDs draws a new id
 	pending      []string      // names that the server has not acknowledged on conn
-	conn         *conn         // that it is or will be subscribed on; nil if none is assigned
+	conn         *conn         // on which it is or will be subscribed; nil: none is assigned
 	subscribed   bool          // the server has acknowledged all names on conn
 	subscribedAt time.Time     // when the server acknowledged it
-	doubtedUntil time.Time     // until when it is not counted on; see Doubt
+	doubtedUntil time.Time     // until then waiters do not rely on it; see Doubt
 	denied       error         // why the server refused it, or nil
 	deniedUntil  time.Time     // when it may be tried again
 	settled      chan struct{} // closed while the channel is subscribed or denied
@@ -113,8 +120,7 @@ func (s *Subscriber) SubscribedSince(name string) time.Time {
 	return time.Time{}
 }
 
-// Stats returns how many channels are to be subscribed, and of how many the server has not acknowledged that. Of the connections with
-// messages that waiters count on, one has been silent for that long, and no other for longer.
+// Stats returns how many channels there are, how many of them are not subscribed, and the longest silence of a connection that waiters use.
 func (s *Subscriber) Stats() (channels, unsubscribed int, silence time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,7 +136,7 @@ func (s *Subscriber) Stats() (channels, unsubscribed int, silence time.Duration)
 	return channels, unsubscribed, silence
 }
 
-// Reliable reports whether waiters may count on the messages of a channel: the server has acknowledged it, and there is no doubt.
+// Reliable reports whether waiters may rely on the messages of a channel: the server has acknowledged it, and Doubt was not called lately.
 func (s *Subscriber) Reliable(name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,9 +144,9 @@ func (s *Subscriber) Reliable(name string) bool {
 	return ch != nil && ch.subscribed && !time.Now().Before(ch.doubtedUntil)
 }
 
-// Doubt notes that the server passes over the waiters of a channel though it has acknowledged it: it does not count this subscriber, because
-// a proxy keeps the subscription elsewhere, or has dropped it. For ten minutes nobody counts on the channel, and it is subscribed
-// anew once. Doubt reports whether that is news.
+// Doubt notes that the server passes over the waiters of a channel because it does not see the subscription that it has acknowledged: a proxy
+// keeps the subscription elsewhere, or has dropped it. For ten minutes the channel is not Reliable, and it is subscribed anew once. Doubt
+// returns false if these ten minutes are already running.
 func (s *Subscriber) Doubt(name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -190,7 +196,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, name string) error {
 	}
 }
 
-// channelLocked returns the channel. If it is not known, it is subscribed in the background.
+// channelLocked returns the channel. If there is none, it creates one and subscribes to it in the background.
 func (s *Subscriber) channelLocked(name string) *channel {
 	ch := s.channels[name]
 	if ch == nil {
@@ -202,7 +208,7 @@ func (s *Subscriber) channelLocked(name string) *channel {
 	return ch
 }
 
-// ID returns the id for the token of a request, to which messages are then published.
+// ID returns the id for the token of a new request. Messages for the request are published to the channel's name with this id.
 func (s *Subscriber) ID(name string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -212,7 +218,7 @@ func (s *Subscriber) ID(name string) string {
 	return s.unusedLocked()
 }
 
-// unusedLocked returns the id of a channel that there is not yet: a new one, unless one was drawn just now for a request that is under way.
+// unusedLocked returns the id for a channel that does not exist yet: a new one, or that of the requests within the last unusedTTL.
 func (s *Subscriber) unusedLocked() string {
 	if now := time.Now(); now.Sub(s.drawnAt) >= unusedTTL {
 		s.unused, s.drawnAt = s.cfg.NewID(), now
@@ -220,8 +226,8 @@ func (s *Subscriber) unusedLocked() string {
 	return s.unused
 }
 
-// renewIDs draws ids for the requests to come on channels that have lost their connection, and removes those that are not in use. While the
-// server is out of reach, an id that requests have is not replaced, so that there are not more and more.
+// renewIDs draws an id for the requests to come on each channel that has lost its connection, and removes ids that are not in use. The last
+// id stays if requests use it and the server has not acknowledged it: otherwise each attempt during an outage would add an id.
 func (s *Subscriber) renewIDs(channels []*channel) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -234,7 +240,7 @@ func (s *Subscriber) renewIDs(channels []*channel) {
 	s.mu.Lock()
 	for _, ch := range channels {
 		if s.channels[ch.prefix] != ch {
-			continue // it was given up meanwhile
+			continue // it was swept meanwhile
 		}
 		for _, name := range ch.allNames() {
 			delete(s.names, name)
@@ -250,7 +256,7 @@ func (s *Subscriber) renewIDs(channels []*channel) {
 	}
 }
 
-// trim unsubscribes from names of a channel that are no longer in use, and comes back while there are others.
+// trim unsubscribes from names of a channel that are no longer in use, after trimInterval and again until one name is left.
 func (s *Subscriber) trim(ch *channel) {
 	time.AfterFunc(trimInterval, func() {
 		inUse := s.cfg.InUse()
@@ -275,7 +281,6 @@ func (s *Subscriber) trim(ch *channel) {
 	})
 }
 
-// allNames returns the names of a channel.
 func (ch *channel) allNames() (names []string) {
 	for _, id := range ch.ids {
 		names = append(names, ch.prefix+id)
@@ -283,8 +288,7 @@ func (ch *channel) allNames() (names []string) {
 	return names
 }
 
-// Hold marks the channel as in use by one more queue of waiters. Release undoes it. If the channel was unused for
-// so long that it was given up meanwhile, it is subscribed again in the background.
+// Hold marks the channel as in use by one more queue of waiters. Release undoes it. A channel that was swept is subscribed again.
 func (s *Subscriber) Hold(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -294,7 +298,7 @@ func (s *Subscriber) Hold(name string) {
 	}
 }
 
-// Use makes the id of a request that waits one of the channel's, which it is not yet if the channel was made after the request.
+// Use adds the id of a waiting request to the channel's ids. It is missing there if the channel was created after the request was.
 func (s *Subscriber) Use(name, id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -345,7 +349,7 @@ func (s *Subscriber) Close() {
 	s.wg.Wait()
 }
 
-// sweepLaterLocked lets sweep run after that time, unless it is to run already. On a single server there is only one channel, which stays.
+// sweepLaterLocked schedules sweep, unless it is scheduled. On a single server there is only one channel, which stays.
 func (s *Subscriber) sweepLaterLocked(after time.Duration) {
 	if s.Sharded() && !s.sweeping {
 		s.sweeping = true
@@ -353,7 +357,7 @@ func (s *Subscriber) sweepLaterLocked(after time.Duration) {
 	}
 }
 
-// sweep unsubscribes from channels that have been unused for channelIdleTimeout, and comes back while others are unused.
+// sweep unsubscribes from channels that have been unused for channelIdleTimeout, and schedules itself while others are unused.
 func (s *Subscriber) sweep() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -398,8 +402,8 @@ func (s *Subscriber) reconnectLocked() {
 	s.wg.Go(s.reconnect)
 }
 
-// reconnect assigns connections until every channel has one. It does so at once after a first failure, and with backoff
-// while failures follow each other without an acknowledgement in between, or within a second.
+// reconnect assigns connections until every channel has one. It pauses before an attempt if there were two failures without an acknowledgement
+// in between, or two connections in a row that lasted for less than a second.
 func (s *Subscriber) reconnect() {
 	for {
 		unassigned, failures := s.unassigned()
@@ -470,7 +474,7 @@ func (s *Subscriber) subscribeOn(node *redis.Client, channels []*channel) {
 	}
 }
 
-// checkAck closes the connection if the server has neither acknowledged nor refused all of the channels.
+// checkAck closes the connection if one of the channels on it is neither acknowledged nor refused.
 func (s *Subscriber) checkAck(c *conn, channels []*channel) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -483,8 +487,8 @@ func (s *Subscriber) checkAck(c *conn, channels []*channel) {
 	}
 }
 
-// afterAckTimeout calls f after ackTimeout, in two halves: a process that was frozen finds that a timer is over before it has read the answer
-// that came meanwhile.
+// afterAckTimeout calls f after ackTimeout, by two timers of half the time. When a frozen process resumes, a timer fires at once; the second
+// one leaves time to read the answer that came meanwhile.
 func afterAckTimeout(f func()) {
 	time.AfterFunc(ackTimeout/2, func() { time.AfterFunc(ackTimeout/2, f) })
 }
