@@ -1,10 +1,8 @@
-// Package queue decides about the waiters of one name in this process: when they send heartbeats, together and in as few commands as
-// possible, and what becomes of those that the server does not know.
+// Package queue decides when the waiters of one name in this process send heartbeats, together and in as few commands as possible. In order:
+// the server has queued a waiter, which joins (Join) and so sets the timer; the timer fires (Fired), and one waiter or all send a heartbeat;
+// the reply (Answered) or its absence (Failed) says when the next is due; messages may ask for one sooner (Notified, AllBy); a waiter leaves.
 //
-// It is pure, as package claim is. A waiter is a claim of its own, which knows its place; a Queue knows only how many there are. The driver
-// keeps the set of them, and picks the first one by the places. Timer settings are part of the Queue: it knows when its timer fires, so
-// that an effect names only a time that is sooner.
-//
-// The queue in which callers of one process wait for a mutex (localQueues of package keeper) has no pure form: it is a linked list, and its only
-// decision is one comparison. A caller that gives up as its turn comes hands the turn on.
+// The package is pure, as package claim is, and has no mutex. Its driver, package keeper, calls each Queue under the mutex of a waitQueue, has
+// the set of its waiters, and finds the first of them by the places that their claims know. A Queue knows only how many there are, and when
+// its timer fires: an effect sets the timer only to a sooner time.
 package queue

@@ -14,23 +14,23 @@ const Batch = 1000
 type Rules struct {
 	Interval   time.Duration // between the heartbeats of a waiter
 	Timeout    time.Duration // after which the server removes a waiter without a heartbeat
-	MaxElapsed time.Duration // of heartbeats that fail, after which waiters give up; negative: never
+	MaxElapsed time.Duration // for how long heartbeats may fail before waiters give up; negative: for ever
 }
 
-// Queue is what is known of the waiters of one name in this process. The zero Queue has none. When the last one has left, the driver drops
-// the queue; a command that is still under way then belongs to a queue without waiters. A Queue is a value without pointers, which the
-// search in internal/testing/explore copies and compares. It is not safe for concurrent use.
+// Queue is what is known of the waiters of one name in this process. The zero Queue has no waiters. When the last waiter has left, the driver
+// drops the queue, which may still handle the reply to a command under way. A Queue is a value without pointers, which the search in
+// internal/testing/explore copies and compares. It is not safe for concurrent use.
 type Queue struct {
 	waiters  int32
 	inFlight int32         // commands under way
 	again    bool          // send one more when one of them is answered
 	failing  bool          // the last command was not answered
 	sent     claim.Instant // when heartbeats were last sent
-	due      claim.Instant // when the next heartbeats of all waiters are due; a heartbeat before that is of the first waiter only
+	due      claim.Instant // when all waiters must send heartbeats; before then only the first waiter sends one
 	timer    claim.Instant // when the timer fires; 0: it is not set
-	failed   claim.Instant // when the first command failed since one was answered
-	notified claim.Instant // when a message last said when to send a heartbeat
-	pause    time.Duration // before the next heartbeat of the first waiter, after waiters were queued again; 0: until it is due
+	failed   claim.Instant // when the first of the commands that have failed in a row did
+	notified claim.Instant // when a message last asked for a heartbeat
+	pause    time.Duration // before the next heartbeat of the first waiter, after waiters were queued again (see pauses); 0: none
 }
 
 // Beat says which waiters send heartbeats.
@@ -43,9 +43,9 @@ const (
 	All         // in commands of Batch waiters at most
 )
 
-// Effects are what is to be done after an event. The driver sets the timer before it tells the queue of another event.
+// Effects are what the driver must do after an event. It sets the timer before it passes another event.
 type Effects struct {
-	Timer  claim.Instant // when the timer is to fire; 0: as before
+	Timer  claim.Instant // when the timer must fire; 0: as before
 	Beat   Beat          // send heartbeats
 	Empty  bool          // nobody waits any more: cancel the timer, and drop the queue
 	GiveUp bool          // the waiters of the command that has failed leave with its error
@@ -54,14 +54,14 @@ type Effects struct {
 // Waiters returns how many wait.
 func (q *Queue) Waiters() int { return int(q.waiters) }
 
-// Failing reports whether the last command was not answered. If it was, the pause after the next failure is the first of its series.
+// Failing reports whether the last command was not answered. If it was answered, a failure begins a new series of growing pauses.
 func (q *Queue) Failing() bool { return q.failing }
 
 // Timer returns when the timer fires; 0: it is not set.
 func (q *Queue) Timer() claim.Instant { return q.timer }
 
-// Join adds a waiter that the server has queued. The reply has said when it may be granted the lock, in ms, or that there is more to be
-// admitted at once.
+// Join adds a waiter that the server has queued. As the reply has said, a waiter may be granted the lock in retryIn ms (0: unknown), or more
+// waiters can be admitted at once.
 func (q *Queue) Join(r *Rules, now claim.Instant, retryIn int64, more bool, out *Effects) {
 	if q.waiters == 0 {
 		q.due = now.Add(r.Interval)
@@ -85,10 +85,10 @@ func (q *Queue) AllBy(at claim.Instant, out *Effects) {
 	q.wake(at, out)
 }
 
-// FirstBy makes the first waiter send a heartbeat at that time at the latest, if no other is due before.
+// FirstBy makes the first waiter send a heartbeat at that time at the latest.
 func (q *Queue) FirstBy(at claim.Instant, out *Effects) { q.wake(at, out) }
 
-// Notified is FirstBy after a message that asked for it.
+// Notified handles a message that asks the first waiter for a heartbeat at that time at the latest.
 func (q *Queue) Notified(now, at claim.Instant, out *Effects) {
 	q.notified = now
 	q.wake(at, out)
@@ -101,7 +101,7 @@ func (q *Queue) Fired(r *Rules, now claim.Instant, out *Effects) {
 		return
 	}
 	if q.inFlight > 0 && now.Sub(q.sent) < 2*r.Interval {
-		// The last one is under way. It may have run before the event that made this one due.
+		// A command is under way. The server may have run it before the event that makes this one due, so one more follows its reply.
 		q.again = true
 		q.wake(now.Add(r.Interval), out)
 		return
@@ -117,14 +117,14 @@ func (q *Queue) Fired(r *Rules, now claim.Instant, out *Effects) {
 	q.wake(q.due, out)
 }
 
-// Answered handles the reply to a command of so many waiters. The server did not know some of them; rejoins says that
-// a command which queues them again leaves now (see claim.Rejoining).
-func (q *Queue) Answered(r *Rules, now claim.Instant, of, unknown int, rejoins bool, retryIn int64, more bool, out *Effects) {
+// Answered handles the reply to a command of total heartbeats. The server did not know unknown of their waiters; rejoins says that a command
+// queues them again now (see claim.Rejoining). retryIn and more are as for Join.
+func (q *Queue) Answered(r *Rules, now claim.Instant, total, unknown int, rejoins bool, retryIn int64, more bool, out *Effects) {
 	q.inFlight--
 	switch {
 	case unknown == 0:
 		q.failing = false
-	case of < min(q.Waiters(), Batch): // it may not know the others either
+	case total < min(q.Waiters(), Batch): // it may not know the others either
 		q.AllBy(now, out)
 	}
 	at := next(r, now, retryIn, more || q.again)
@@ -139,12 +139,12 @@ func (q *Queue) Answered(r *Rules, now claim.Instant, of, unknown int, rejoins b
 	q.wake(at, out)
 }
 
-// pauses is which part of an interval passes before the first waiter asks again after the server had passed over it. Each pause is four times
-// as long as the one before, up to the interval. The lock may be granted to it at any moment now, and a message may not reach it: so its
-// turn comes a heartbeat late, and not two.
+// After waiters were queued again, the first one sends its next heartbeat after Interval/pauses, and each further one after four times the
+// pause before, up to Interval. It may be granted the lock at any moment, and the message may not reach it. Without these pauses it could
+// learn of the grant a whole Interval later.
 const pauses = 256
 
-// Failed handles that a command was not answered. The next one is sent after the pause, or when the next heartbeats are due.
+// Failed handles that a command was not answered. All waiters send the next one, after the pause or when the timer fires sooner.
 func (q *Queue) Failed(r *Rules, now claim.Instant, retryable bool, pause time.Duration, out *Effects) {
 	q.inFlight--
 	if !q.failing {
@@ -158,9 +158,9 @@ func (q *Queue) Failed(r *Rules, now claim.Instant, retryable bool, pause time.D
 	q.wake(now.Add(pause), out)
 }
 
-// Missed reports, of a waiter that the server does not know, whether the server has passed over it though it should not have. The subscription
-// began at since (0: there is none), and the waiter's last call that was answered was sent at asked: if the process was
-// subscribed since, its heartbeat has not lapsed, and no message has come, the server does not count the subscription.
+// Missed reports whether the server no longer knows a waiter because it does not see the process's subscription, which it acknowledged at
+// since (0: never). The waiter's last answered call was sent at asked. If the process was subscribed by then, no message has come after it,
+// and the waiter's heartbeat has not expired, no other reason is left.
 func (q *Queue) Missed(r *Rules, now, since, asked claim.Instant) bool {
 	return since > 0 && since < asked && q.notified <= asked && now < asked.Add(r.Timeout)
 }
