@@ -1,5 +1,7 @@
-// Package timers calls functions at given times: one heap and one runtime timer for all leases and heartbeats of a
-// keeper.
+// Package timers calls functions at given times, with one heap and one runtime timer for all leases and heartbeats of a keeper. Packages keeper,
+// server, share and ahead set Timers; when one is due, a goroutine calls the Handlers that are due, one after the other.
+//
+// Mutexes: that of a Scheduler, under which nothing is called.
 package timers
 
 import (
@@ -8,8 +10,8 @@ import (
 	"time"
 )
 
-// Scheduler calls the functions of timers when they are due. It keeps no goroutine: the runtime timer starts one when
-// something is due. The zero Scheduler is ready to use. It is safe for concurrent use.
+// Scheduler calls the Handlers of timers that are due. It keeps no goroutine: the runtime timer starts one when a timer is
+// due. The zero Scheduler is ready to use. It is safe for concurrent use.
 type Scheduler struct {
 	mu      sync.Mutex // guards the fields below
 	timers  timerHeap
@@ -91,8 +93,8 @@ func (s *Scheduler) Stop() {
 	s.fired.Wait()
 }
 
-// armLocked sets the runtime timer to the time of the first Timer. If the runtime timer fires too early it is left as it
-// is: firing once for nothing is cheaper than setting it again for every lease that ends.
+// armLocked makes the runtime timer fire when the first Timer is due, or earlier if it is set to an earlier time: firing once
+// for nothing is cheaper than setting it again for every lease that ends.
 func (s *Scheduler) armLocked() {
 	if len(s.timers) == 0 || s.firing {
 		return
@@ -109,7 +111,7 @@ func (s *Scheduler) armLocked() {
 	}
 }
 
-// fire calls the functions that are due, including those that become due meanwhile.
+// fire calls the Handlers that are due, including those that become due meanwhile.
 func (s *Scheduler) fire() {
 	s.mu.Lock()
 	s.armed = time.Time{}
