@@ -1,6 +1,7 @@
-// Package lifecycle has what all leases have in common for their holders, however they came about: the end, which happens once, and the
-// contexts and channels that end with it (lifecycle.go), several leases that are held together (group.go), and a look at those that nobody
-// can release any more (leak.go). It knows nothing of tokens, requests or servers but the errors of package server.
+// Package lifecycle is what every lease, of package keeper, share or quorum, has for its holder. In order: a lease calls Begin; its holder calls
+// Err, Done and Context, which check the deadline each time; the lease ends once, by End or EndLocked, and then its contexts (lifecycle.go).
+// A Group ends with the first of its leases (group.go). A lease that nobody can release any more is reported (leak.go).
 //
-// Nothing is called under a Lifecycle's Mu, which is taken after the mutexes of those that have one.
+// Mutexes: a Lifecycle's Mu, under which this package calls neither a lease nor a function that it was given. Package keeper also guards its
+// leases by Mu, and says which mutexes it takes under it. Package quorum takes Mu after the mutex of its own lease.
 package lifecycle

@@ -2,8 +2,8 @@ package lifecycle
 
 import "context"
 
-// Group is several leases that are held together: it ends when the first of them ends, with its error. It refers to them, and a lease
-// to its group until it has ended.
+// Group is several leases that are held together. It ends when the first of them ends, with the error of that lease. The group refers to its
+// leases, and each lease refers to the group until the lease ends.
 type Group struct {
 	Lifecycle
 	leases []Handle
@@ -26,7 +26,7 @@ func (g *Group) Add(h Handle) {
 func (g *Group) CheckDeadline() {
 	for _, h := range g.leases {
 		if err := h.Err(); err != nil {
-			g.end(err) // the goroutine that ended the lease may not have called it yet
+			g.end(err) // the goroutine that ended the lease may not have called end yet
 			return
 		}
 	}
@@ -34,7 +34,7 @@ func (g *Group) CheckDeadline() {
 
 func (g *Group) end(err error) { g.End(err)() }
 
-// ContextFor is as the function ContextFor.
+// ContextFor returns a context of the group that refers to user, as the function ContextFor does for one lease.
 func (g *Group) ContextFor(parent context.Context, user any) context.Context {
 	return withUser(g.Context(parent), user)
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
-// Handle is a lease as its holder uses it: a Lease, or one that is made of several.
+// Handle is a lease as its holder uses it, of package keeper, share or quorum.
 type Handle interface {
 	Name() string
 	Token() string
@@ -24,14 +24,14 @@ type Handle interface {
 }
 
 // Do runs fn with a context of the lease, and then releases the lease, even if fn panics. It returns the error of fn, joined
-// with that of Release. If fn has returned the lease's loss, as context.Cause of its context, that is not repeated.
+// with that of Release. A loss that fn has returned, such as context.Cause of its context, is not repeated.
 func Do(ctx context.Context, l Handle, fn func(ctx context.Context, fence uint64) error) (err error) {
 	defer func() { err = JoinRelease(err, l, l.Release(ctx)) }()
 	return fn(l.Context(ctx), l.Fence())
 }
 
-// JoinRelease joins the error of a function that had the lease, and that of the release. It leaves out the latter if it says no more than
-// that the lease was lost, and the former says so.
+// JoinRelease joins err, of a function that had the lease, and released, the error of the release. If released only says that the lease was
+// lost, and err says so already, it returns err.
 func JoinRelease(err error, l Handle, released error) error {
 	if err != nil && errors.Is(released, server.ErrLost) && errors.Is(err, l.Err()) {
 		return err
@@ -39,16 +39,16 @@ func JoinRelease(err error, l Handle, released error) error {
 	return server.Join(err, released)
 }
 
-// Lifecycle is the part that all leases have in common: the end, which happens once, and the contexts that it cancels. Begin must be called
-// before anything else. It is safe for concurrent use.
+// Lifecycle is the end of a lease, which happens once, and the contexts that it cancels. Begin must be called before anything else. It is safe
+// for concurrent use.
 type Lifecycle struct {
-	lease DeadlineChecker // the lease of which it is a part
+	lease DeadlineChecker // the lease that has this Lifecycle
 
 	Mu         sync.Mutex               // guards the fields below, and those of the lease that say so
 	err        error                    // nil while held; then an error that matches ErrReleased or ErrLost
 	done       chan struct{}            // closed when the lease ends; nil until Done is called
 	background *cancelable              // shared by all contexts whose parents never end; nil until there is one
-	contexts   map[*cancelable]struct{} // of contexts whose parents may end
+	contexts   map[*cancelable]struct{} // the other contexts, and the functions of OnEnd
 }
 
 // DeadlineChecker is a lease. CheckDeadline ends it as lost if its deadline has passed. It is called without any of the
@@ -58,15 +58,15 @@ type DeadlineChecker interface{ CheckDeadline() }
 // Begin sets the lease whose deadline Err, Done and the contexts check whenever they are called.
 func (lc *Lifecycle) Begin(lease DeadlineChecker) { lc.lease = lease }
 
-// cancelable is the context behind a leaseContext. It ends with its parent, and when the lease cancels it.
+// cancelable is the context behind a leaseContext, which ends with its parent or with the lease; or a function of OnEnd.
 type cancelable struct {
 	context.Context
 	cancel context.CancelCauseFunc
 	stop   func() bool // stops the function that removes it from contexts
 }
 
-// End ends the lease for its holder, unless it has ended: Err returns err from now on, and Done is closed. The caller calls the result as it
-// calls that of EndLocked, and may hold its own mutex until then.
+// End ends the lease for its holder, unless it has ended: Err returns err from now on, and Done is closed. The caller may hold a mutex of its
+// own, and calls endContexts after it has unlocked that; see EndLocked.
 func (lc *Lifecycle) End(err error) (endContexts func()) {
 	lc.Mu.Lock()
 	defer lc.Mu.Unlock()
@@ -76,12 +76,12 @@ func (lc *Lifecycle) End(err error) (endContexts func()) {
 	return lc.EndLocked(err)
 }
 
-// ErrLocked is Err without a look at the deadline. The caller holds Mu.
+// ErrLocked returns the error with which the lease has ended, or nil. It does not look at the deadline. The caller holds Mu.
 func (lc *Lifecycle) ErrLocked() error { return lc.err }
 
-// EndLocked ends the lease, which has not ended, and returns a function that cancels the contexts. The caller holds Mu, and must call the
-// result after it has unlocked it, and before any action that others can observe. With Mu locked it could deadlock: a context that is
-// canceled removes itself from its parent, which may be a context of this lease, or of another lease whose deadline has passed.
+// EndLocked ends the lease, which must not have ended. The caller holds Mu. After it has unlocked Mu, and before it does anything that others
+// can observe, it calls cancel, which cancels the contexts. Under Mu, cancel could deadlock: a canceled context removes itself from its parent,
+// and a parent that is a context of a lease then checks the deadline of that lease, perhaps this one, which locks Mu.
 func (lc *Lifecycle) EndLocked(err error) (cancel func()) {
 	lc.err = err
 	if lc.done != nil {
@@ -156,8 +156,8 @@ func (lc *Lifecycle) attach(c *cancelable) {
 	})
 }
 
-// OnEnd calls f with the lease's error when the lease ends, before others can notice that in another way; at once if it has ended. f
-// may be called twice, and must not block. The lease refers to f until it ends or stop is called.
+// OnEnd calls f with the lease's error when the lease ends, before the server is sent a release, or at once if the lease has ended. f may be
+// called twice, and must not block. The lease refers to f until it ends or stop is called.
 func (lc *Lifecycle) OnEnd(f func(error)) (stop func()) {
 	c := &cancelable{Context: context.Background(), cancel: f}
 	lc.attach(c)
@@ -189,13 +189,13 @@ type leaseContext struct {
 	cancelable *cancelable
 	parent     context.Context
 	lifecycle  *Lifecycle
-	user       any // what the user has of the lease; see LeaseOf
+	user       any // what the user has of the lease; see ContextFor
 }
 
-// leaseKey is the key under which a leaseContext has itself.
+// leaseKey is the key for which a leaseContext returns itself.
 type leaseKey struct{}
 
-// ContextFor is Context of a lease that the user has as such: LeaseOf returns it, and it remains reachable for as long as the context.
+// ContextFor returns h.Context(parent). The context refers to user, what the user has of the lease, and LeaseOf returns it.
 func ContextFor(h Handle, parent context.Context, user any) context.Context {
 	return withUser(h.Context(parent), user)
 }
@@ -207,8 +207,8 @@ func withUser(ctx context.Context, user any) context.Context {
 	return ctx
 }
 
-// LeaseOf returns the lease that ctx was derived from: what the user has of it, or nil, and the lease itself, which is nil if it is a
-// Group. Both are nil if ctx was derived from none.
+// LeaseOf returns the lease that ctx was derived from: what the user has of it (nil if ContextFor was not used), and the lease itself (nil for a
+// Group). Both are nil if ctx was derived from none.
 func LeaseOf(ctx context.Context) (user any, h Handle) {
 	c, ok := ctx.Value(leaseKey{}).(*leaseContext)
 	if !ok {
