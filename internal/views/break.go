@@ -41,8 +41,7 @@ func (o *BreakOptions) check(l *server.Resource) error {
 }
 
 // Break ends leases and queue entries, of this keeper or another. It first reads which there are. Waiters are ended before holders,
-// the last in the queue first, so that none of them is granted what the others had. After an error it returns what was ended
-// before it.
+// the last in the queue first, so that none of them is granted what the others had. With an error it returns what it had ended.
 func Break(ctx context.Context, l *server.Resource, o BreakOptions) (*Broken, error) {
 	if err := o.check(l); err != nil {
 		return nil, err
@@ -82,7 +81,7 @@ func Break(ctx context.Context, l *server.Resource, o BreakOptions) (*Broken, er
 	return done, nil
 }
 
-// returnsByClock reports whether a token is of permits that nobody holds, so that there is nothing to end.
+// returnsByClock reports whether a token stands for permits that return by the clock. Nobody holds them, so Break cannot end them.
 func returnsByClock(token string) bool {
 	t, _ := protocol.ParseToken(token)
 	return strings.HasPrefix(t.Flags, protocol.FlagByClock)
@@ -101,7 +100,7 @@ func noteBroken(l *server.Resource, done *Broken, r protocol.BreakReply, o Break
 		"kind", l.Kind(), "name", l.Name(), "token", protocol.Shown(token), "held", r.Code == lua.Granted, "notified", r.Notified, "by", o.By, "reason", o.Reason)
 }
 
-// breakingArg returns the limits that break.lua goes by if the server has lost them: as few as there can be.
+// breakingArg returns the limits that break.lua uses if the server has lost those in force: the lowest that are valid.
 func breakingArg(l *server.Resource) string {
 	switch {
 	case l.Scripts().Limit == nil:
@@ -112,7 +111,7 @@ func breakingArg(l *server.Resource) string {
 	return protocol.LimitsArg(1, 0, 0)
 }
 
-// breakToken ends what a token has. If an answer was lost, a token that has nothing when it is asked again counts as ended.
+// breakToken ends what a token has. If an answer was lost and the repeated call finds nothing, the token counts as ended by the first one.
 func breakToken(ctx context.Context, l *server.Resource, token, arg, notice string) (protocol.BreakReply, error) {
 	var none protocol.BreakReply
 	if err := server.ContextError(ctx); err != nil {

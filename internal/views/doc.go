@@ -1,5 +1,10 @@
-// Package views looks at locks by their names, and ends what others have: it lists locks (list.go, lookup.go), reads who holds one and who
-// waits for it (inspect.go), its whole state (inspection.go), and breaks leases and queue entries (break.go), of any keeper; and it logs who
-// keeps a caller waiting for long (longwait.go). It uses the server and the layout of the keys alone: it knows no lease or request of this
-// process.
+// Package views looks at locks by name, whichever keeper holds them, and breaks them. It reads them from the server, and knows no lease or
+// request of this process. Package admin calls List, Inspect and Break, the front ends Holders and Waiters, and package keeper LongWaits:
+//
+//   - List finds names by SCAN (list.go), and looks up how many hold and wait for each of them (lookup.go).
+//   - Holders and Waiters read a lock's leases and queue in pages (inspect.go); Inspect reads both, and the limits (inspection.go).
+//   - Break inspects a lock, then ends its queue entries and leases one by one (break.go).
+//   - LongWaits logs who keeps a caller waiting for long (longwait.go).
+//
+// Mutexes: only that of LongWaits, under which nothing is called.
 package views

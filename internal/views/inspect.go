@@ -15,7 +15,7 @@ type Holder struct {
 	Owner     string // the label of its keeper, or ""
 	Fence     uint64
 	ExpiresIn time.Duration
-	Converted bool // it does not do what its token says: it reads, or writes
+	Converted bool // its token says that it reads, but it writes, or the other way round
 
 	Unconfirmed bool // see lockkeeper.Holder; only in an Inspection
 }
@@ -40,7 +40,7 @@ func Holders(ctx context.Context, l *server.Resource) (list []Holder, err error)
 	return list, nil
 }
 
-// FirstHolders returns at most so many leases of the lock, at most PageSize, and how many there are. It asks for no others.
+// FirstHolders returns the first leases of the lock, no more than most or PageSize, and how many there are in all.
 func FirstHolders(ctx context.Context, l *server.Resource, most int) (list []Holder, total int, err error) {
 	page, n, err := holders(ctx, l, protocol.InspectHolders, protocol.Holder{}, most)
 	if err != nil {
@@ -53,8 +53,8 @@ func FirstHolders(ctx context.Context, l *server.Resource, most int) (list []Hol
 	return list, max(int(n), len(list)), nil
 }
 
-// eachHolder calls f once for each lease, or for each request whose permits have not returned. It reads them in pages. These go on at
-// the place at which the one before ended, so that nothing is left out that is there all the time.
+// eachHolder calls f once for each lease, or for each request whose permits have not returned. Each page begins where the one before
+// has ended, so no lease is left out that is there all the time.
 func eachHolder(ctx context.Context, l *server.Resource, subject int, f func(Holder)) error {
 	seen := map[string]bool{}
 	for last := (protocol.Holder{}); ; {
@@ -63,7 +63,7 @@ func eachHolder(ctx context.Context, l *server.Resource, subject int, f func(Hol
 			return err
 		}
 		for _, h := range page {
-			if !seen[h.Token] { // else it was renewed meanwhile
+			if !seen[h.Token] { // else it was renewed meanwhile, and so moved back
 				seen[h.Token] = true
 				f(newHolder(h))
 			}
@@ -75,7 +75,7 @@ func eachHolder(ctx context.Context, l *server.Resource, subject int, f func(Hol
 	}
 }
 
-// holders requests one page of holders, behind the last one that was listed, and how many there are.
+// holders requests one page of holders, those behind last, and how many there are in all.
 func holders(ctx context.Context, l *server.Resource, subject int, last protocol.Holder, count int) ([]protocol.Holder, int64, error) {
 	v, err := inspect(ctx, l, subject, last.Place, count, last.Token)
 	if err != nil {
@@ -133,9 +133,9 @@ func heartbeatTimeoutOf(s *server.Server, token string) time.Duration {
 	return s.Config.HeartbeatTimeout
 }
 
-// markUnconfirmed sets which leases were granted to waiters and not renewed yet: they end when their claim ttl is over. Those that were
-// renewed end a ttl later than that at least, so the time at which the holders were read need not be known exactly. It asks for the
-// server's time only if a lease ends soon.
+// markUnconfirmed sets which leases were granted to waiters and not renewed yet. Such a lease ends its claim ttl after the grant, a renewed
+// one at least its ttl after the grant. The middle of both tells them apart, so it does not matter that the server's time is read later than
+// the holders, and only if a lease ends soon.
 func markUnconfirmed(ctx context.Context, l *server.Resource, holders []Holder) error {
 	var now int64
 	for i := range holders {

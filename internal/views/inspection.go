@@ -30,7 +30,7 @@ type LimitsInForce struct {
 	PausedFor     time.Duration
 }
 
-// foreignTTL is the ttl of locks that are only looked at: no lease has it.
+// foreignTTL is the ttl of a lock from LockOf, which needs a valid one although no lease is granted by it.
 const foreignTTL = 30 * time.Second
 
 // LockOf returns a lock of a kind and a name, to look at it or to break it. The error is ErrInvalid.
@@ -81,7 +81,7 @@ func Inspect(ctx context.Context, l *server.Resource) (*Inspection, error) {
 	return in, nil
 }
 
-// deleteRecords removes what is not a lease but the record of a completed one, and returns how long that lasts.
+// deleteRecords removes the record of a completed job (package once), which is no lease, and returns how long the record lasts.
 func deleteRecords(holders []Holder) (leases []Holder, runAgainIn time.Duration) {
 	leases = holders[:0]
 	for _, h := range holders {

@@ -16,11 +16,8 @@ import (
 const (
 	defaultListBatch = 500
 	maxListBatch     = 10_000
-	// lookupBatch is the number of names that are looked up in one pipeline: the server runs what it has read of a pipeline
-	// without serving others between, so it is few.
-	lookupBatch = 50
-	// maxListed bounds how many names are remembered that were listed by another key than usual; see lister.
-	maxListed = 10_000
+	lookupBatch      = 50     // names in one pipeline; few, because the server serves nobody else while it runs what it has read of one
+	maxListed        = 10_000 // of lister.listed and lister.labels
 )
 
 // Entry is a lock that List found. Package admin documents the fields.
@@ -50,8 +47,8 @@ type ListOptions struct {
 var errStopList = errors.New("stopped")
 
 // List calls yield with the locks under the prefix, one after the other, until it returns false. The server looks at a bounded
-// number of keys at once. After each of its answers List pauses for as long as that took, so that it takes half of the server's
-// time at most, and mostly much less. Its memory does not depend on how many locks there are.
+// number of keys at once. After each answer List pauses for as long as the answer took, so that it uses half of the server's time
+// at most, and mostly much less. Its memory does not depend on how many locks there are.
 func List(ctx context.Context, s *server.Server, opts ListOptions, yield func(Entry, error) bool) {
 	l, err := newLister(ctx, s, opts, yield)
 	if err == nil {
@@ -62,18 +59,18 @@ func List(ctx context.Context, s *server.Server, opts ListOptions, yield func(En
 	}
 }
 
-// lister is one listing. A name has several keys, which SCAN finds in any order. It is listed when its lock's key is found, or
-// when that of its queue is found and the lock's does not exist. Names that were listed in the less common way are remembered,
-// so that they are not listed again if a lease is granted meanwhile.
+// lister is one listing. A name has several keys, which SCAN finds in any order. It is listed when SCAN finds its lock's key, or its
+// queue's key while the lock's key does not exist. A name listed by its queue is remembered, because a lease may be granted next, and
+// SCAN may then find the lock's key as well.
 type lister struct {
 	s      *server.Server
 	ctx    context.Context
 	opts   ListOptions
 	yield  func(Entry, error) bool
 	kinds  map[string]bool   // in the names of keys; nil: all
-	match  string            // for SCAN, of keys that can be under the prefix
-	listed map[string]bool   // by the lock's key
-	labels map[string]string // of keepers, if they are wanted
+	match  string            // for SCAN; it also matches some keys that are not under the prefix
+	listed map[string]bool   // names listed by another key than their lock's, by the lock's key
+	labels map[string]string // of keepers, by id
 
 	scanned, total int64
 }
@@ -129,7 +126,6 @@ func (l *lister) fail(err error) error {
 	return fmt.Errorf("lockkeeper: list locks with the prefix %q: %w", l.s.Config.Prefix, err)
 }
 
-// run scans every primary.
 func (l *lister) run() error {
 	conns, err := server.Read(l.ctx, l.s, func() ([]*redis.Conn, error) { return l.s.Config.Client.PrimaryConns(context.Background()) })
 	if err != nil {
@@ -187,7 +183,7 @@ type scanStep struct {
 // serverTime returns the server's time at present, or a little more.
 func (s *scanStep) serverTime() int64 { return s.now + time.Since(s.sent).Microseconds() }
 
-// scan lists the locks of one server. A cursor is the server's own, so all steps use one connection, which is not replaced.
+// scan lists the locks of one server. Another server does not know its cursors, so all steps use one connection, which is not replaced.
 func (l *lister) scan(conn *redis.Conn) error {
 	for cursor := uint64(0); ; {
 		step, err := server.Read(l.ctx, l.s, func() (*scanStep, error) { return l.step(conn, cursor) })
@@ -246,7 +242,7 @@ func (l *lister) list(step *scanStep) error {
 	return l.look(names, step)
 }
 
-// lookup returns what is to be looked up for a key, or nil.
+// lookup returns the lookup of the name that a key belongs to, or nil if this key does not list a name.
 func (l *lister) lookup(key string) *lookup {
 	prefix := l.s.Config.Prefix
 	p, ok := protocol.ParseKey(prefix, key)
@@ -259,13 +255,13 @@ func (l *lister) lookup(key string) *lookup {
 		return nil
 	}
 	keys, err := protocol.KeysOf(prefix, p.Name, p.Set.KeyKind, p.Set.PlainKey)
-	if err != nil { // not after ParseKey
+	if err != nil { // impossible after ParseKey
 		return nil
 	}
 	return &lookup{ParsedKey: p, keys: keys}
 }
 
-// look looks names up and passes those on that are held or waited for.
+// look looks names up and yields those that are held or waited for.
 func (l *lister) look(names []*lookup, step *scanStep) error {
 	if len(names) == 0 {
 		return nil

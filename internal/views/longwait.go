@@ -12,21 +12,19 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
-// This file logs who keeps callers waiting for long.
-
 // LongWaits logs the waits of a keeper that have become long, each lock's at most once within Bound. However many there are, they are
 // logged one after the other, so that the server is asked for one lock at a time.
 type LongWaits struct {
 	Bound time.Duration // after which a wait is long; 0: never
 
 	mu     sync.Mutex          // guards the fields below
-	last   map[string]struct{} // the locks of which a wait was logged lately, by the name's queue
-	inTime []loggedWait        // the same, in order
+	last   map[string]struct{} // the locks of which a wait was logged within Bound, by the key of the queue
+	inTime []loggedWait        // the same, oldest first
 	due    []*longWait
 	busy   bool // a goroutine logs those that are due
 }
 
-// loggedWait is when a line about a lock was due, by the name's queue.
+// loggedWait says when a wait for a lock was logged; key is that of the lock's queue.
 type loggedWait struct {
 	key string
 	at  time.Time
@@ -41,8 +39,7 @@ type longWait struct {
 	over    atomic.Bool // nobody waits any more
 }
 
-// Watch logs who holds the lock if stop is not called within the bound, however many wait. holders reads the first of those that hold it,
-// and how many there are.
+// Watch logs who holds the lock if stop is not called within Bound. holders reads the first leases, no more than most, and how many there are.
 func (ws *LongWaits) Watch(l *server.Resource, holders func(ctx context.Context, most int) ([]Holder, int, error)) (stop func()) {
 	if ws.Bound == 0 {
 		return func() {}
@@ -55,7 +52,7 @@ func (ws *LongWaits) Watch(l *server.Resource, holders func(ctx context.Context,
 	}
 }
 
-// becameLong logs the wait, and those that become long meanwhile, unless a goroutine does already.
+// becameLong logs the wait, and those that become long meanwhile, unless another goroutine is logging.
 func (w *longWait) becameLong() {
 	if !w.of.add(w) {
 		return
@@ -65,7 +62,7 @@ func (w *longWait) becameLong() {
 	}
 }
 
-// add notes that a wait is to be logged, unless one for the same lock was lately. It reports whether the caller is to log what is due.
+// add adds a wait to those that are due, unless one for the same lock was logged lately. It reports whether the caller must log what is due.
 func (ws *LongWaits) add(w *longWait) bool {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -78,7 +75,7 @@ func (ws *LongWaits) add(w *longWait) bool {
 	return first
 }
 
-// mayLogLocked reports whether it is time for a line about this lock, and notes that there is one.
+// mayLogLocked reports whether no wait for this lock was logged within every, and if so notes that one is now.
 func (ws *LongWaits) mayLogLocked(key string, now time.Time, every time.Duration) bool {
 	for len(ws.inTime) > 0 && now.Sub(ws.inTime[0].at) >= every {
 		delete(ws.last, ws.inTime[0].key)
@@ -95,7 +92,7 @@ func (ws *LongWaits) mayLogLocked(key string, now time.Time, every time.Duration
 	return true
 }
 
-// next returns a wait that is due, or nil: then the caller has ended.
+// next takes the first wait that is due. If there is none, it returns nil, and the caller must log no more.
 func (ws *LongWaits) next() *longWait {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -131,8 +128,7 @@ func (w *longWait) log() {
 	s.Config.Log.Warn("lockkeeper: a call has been waiting for a long time", args...)
 }
 
-// maxDescribed is how many holders are described.
-const maxDescribed = 3
+const maxDescribed = 3 // holders
 
 // describe returns who holds a lock and since when, by the server's clock. list has the first of them.
 func describe(list []Holder, total int) string {

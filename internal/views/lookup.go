@@ -18,21 +18,21 @@ import (
 
 // lookup is one name to be looked up.
 type lookup struct {
-	protocol.ParsedKey // by which the name was found
+	protocol.ParsedKey // the key by which the name was found
 	keys               protocol.Keys
 
 	exists bool // the lock's key exists; set by lookUp
 
-	left    *redis.DurationCmd
-	holder  *redis.StringCmd   // of a lock that is a string: the beginning of what it contains
-	holders *redis.IntCmd      // of one that is a zset
-	last    *redis.ZSliceCmd   // the lease in it that ends last
-	limits  *redis.StringCmd   // of one with limits
-	waiters *redis.IntCmd      //
-	heads   []*redis.ZSliceCmd // the first waiters, among which is the one that waits longest
+	left    *redis.DurationCmd // until the lock's key expires
+	holder  *redis.StringCmd   // if the lock is a string: how it begins
+	holders *redis.IntCmd      // if it is a zset: how many leases it has
+	last    *redis.ZSliceCmd   // and the lease that ends last
+	limits  *redis.StringCmd   // if its kind has limits
+	waiters *redis.IntCmd
+	heads   []*redis.ZSliceCmd // the first waiter of each class; one of them has waited longest
 }
 
-// lookUp returns the entries of names at a time of the server, in µs. It blocks for a round trip, or two if there are rate limits
+// lookUp returns the entries of names. now is the server's time in µs. It blocks for a round trip, or two if there are rate limits
 // without leases.
 func lookUp(rdb *client.Client, names []*lookup, now int64) ([]Entry, error) {
 	ctx := context.Background()
@@ -94,8 +94,8 @@ func (x *lookup) askLeases(ctx context.Context, pipe redis.Pipeliner, low, high 
 	x.last = pipe.ZRangeArgsWithScores(ctx, redis.ZRangeArgs{Key: x.keys.Lock, Start: low, Stop: high, ByScore: true, Rev: highest, Count: 1})
 }
 
-// takes reports whether the name is of a rate limit without leases, and its limits: then those hold it whose permits have not
-// returned.
+// takes returns the limits of a rate limit without leases, whose holders are the requests whose permits have not returned. It reports
+// false for other names.
 func (x *lookup) takes() (protocol.Limits, bool) {
 	if x.limits == nil {
 		return protocol.Limits{}, false
@@ -130,7 +130,7 @@ func (x *lookup) entry(now int64) Entry {
 	return entry
 }
 
-// leases returns the number of leases, when the last of them ends, and of which keeper that is.
+// leases returns the number of leases, the time until the last of them ends, and its keeper. left returns the time until a score.
 func (x *lookup) leases(left func(score float64) time.Duration) (n int, last time.Duration, keeper string) {
 	for _, z := range x.last.Val() {
 		last = max(left(z.Score), 0)
@@ -146,7 +146,7 @@ func keeperOf(token string) string {
 	return t.Keeper
 }
 
-// expiresIn is the time to live of a key: -1 if it has no expiry.
+// expiresIn returns the time to live of a key that PTTL has returned; -1 if it has no expiry.
 func expiresIn(left time.Duration) time.Duration {
 	if left < 0 {
 		return -1
