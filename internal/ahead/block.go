@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// Block is permits of a window that the process has taken at once, to grant them to its callers one after the other. All methods are safe
-// for concurrent use.
+// Block is permits that the process has taken at once, to grant them to its callers one after the other. All methods are safe for concurrent
+// use.
 //
-// The permits count as taken at the server from a moment after the block was requested, and for as long as Length says in addition to the
-// window. A permit that is granted before the block ends has not returned at the server when a window has passed since the grant: so no
-// window has more grants than the server has counted, with any number of processes, whatever becomes of them.
+// At the server the permits stay taken for the window and Length more; the block ends Length after its request was sent. Suppose the window
+// is 10 s and Length is 500 ms. The server counts a permit until 10.5 s after the request at least, so one that is granted 490 ms after the
+// request is counted for longer than a window. Therefore no window has more grants than the limit, in however many processes.
 type Block struct {
 	left  atomic.Int64 // permits that are not granted yet; negative in a closed block
 	taken int64
@@ -19,10 +19,9 @@ type Block struct {
 	ends  time.Duration // since base
 }
 
-// aheadShare is which part of the window permits may be taken ahead.
+// aheadShare is the share of the window for which a block is used: 1/aheadShare.
 const aheadShare = 20
 
-// Bounds of Length.
 const (
 	leastAhead = 10 * time.Millisecond
 	mostAhead  = time.Second
@@ -31,17 +30,16 @@ const (
 // MinWindow is the shortest window for which blocks are taken.
 const MinWindow = aheadShare * leastAhead
 
-// Length returns for how long after its request a block of a window is used, in whole milliseconds. The server counts the window as longer
-// by as much.
+// Length returns for how long after its request a block is used, in whole milliseconds. The server counts the window as longer by it.
 func Length(window time.Duration) time.Duration {
 	ahead := (window/aheadShare + time.Millisecond - 1).Truncate(time.Millisecond)
 	return min(max(ahead, leastAhead), mostAhead)
 }
 
-// drift is the part of Length that is left out for clocks of different rates.
+// drift makes a block end by 1/drift of Length sooner, because clocks run at different rates.
 const drift = 100
 
-// NewBlock returns a block of so many permits, whose request was sent at that time since base on the monotonic clock.
+// NewBlock returns a block of taken permits, to be used for ahead after its request was sent. sent is measured from base by the monotonic clock.
 func NewBlock(taken int64, base time.Time, sent, ahead time.Duration) *Block {
 	b := &Block{taken: taken, base: base, ends: sent + ahead - ahead/drift}
 	b.left.Store(taken)
@@ -65,7 +63,8 @@ func (b *Block) Take(n int64) (left int64, at time.Duration, ok bool) {
 	return left, at, true
 }
 
-// Close ends the block, and returns how many permits were granted, or more if callers are about to find too few. Later calls return 0.
+// Close ends the block, and returns how many permits were granted, or more if a call of Take under way has yet to put some back. Later calls
+// return 0.
 func (b *Block) Close() (used int64) {
 	left := b.left.Swap(math.MinInt64 / 2)
 	if left < math.MinInt64/4 { // closed before

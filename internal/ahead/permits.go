@@ -15,28 +15,27 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/timers"
 )
 
-// Permits grants permits of a rate limit inside the process, from blocks that it takes of the server, and refuses inside for as long as
-// the server has said that there are none. There is one for each name that was used lately, with the same limits. It is safe for
-// concurrent use.
+// Permits grants permits of a rate limit inside the process, from blocks that it takes from the server, and refuses inside for as long as
+// the server has said that there are none. Limiters of one name with the same limits share one. It is safe for concurrent use.
 type Permits struct {
 	names   *Names
 	lock    *keeper.Lock // its window is longer, by ahead
 	ahead   time.Duration
 	limit   int64
-	block   atomic.Pointer[block]   // what callers are granted; nil: nothing
+	block   atomic.Pointer[block]   // from which callers are granted permits; nil: none
 	refusal atomic.Pointer[refusal] // nil: the server has not refused lately
-	waiting atomic.Int32            // callers that wait at the server, whom newcomers may not pass
+	waiting atomic.Int32            // callers that wait at the server; newcomers may not pass them
 
 	mu    sync.Mutex // guards the fields below
 	stock Stock
 	fetch *fetch        // under way; nil: none
-	late  claim.Instant // until then none begins, since a block came too late to be used
+	late  claim.Instant // until then no fetch begins, because a block came too late to be used
 }
 
-// block is a Block with what the server has said when it was granted.
+// block is a Block with what the server said when it granted it.
 type block struct {
 	*Block
-	lease *keeper.Lease // of the request, which holds nothing
+	lease *keeper.Lease // of the request; it holds nothing, but names the token by which the block is given back
 	fence uint64
 	quota keeper.Quota
 	at    time.Duration // of the answer, since the keeper was started
@@ -44,9 +43,9 @@ type block struct {
 	since version
 }
 
-// refusal is what the server has said to a request that it refused.
+// refusal is what the server said when it refused a request.
 type refusal struct {
-	n     int64         // callers who want as many, or more, are refused
+	n     int64         // callers who want n permits or more are refused
 	until time.Duration // since the keeper was started
 	quota keeper.Quota
 	at    time.Duration
@@ -59,7 +58,7 @@ type fetch struct {
 	err  error // final when done is closed
 }
 
-// NewPermits returns what grants permits of these limits inside, which are by the clock alone. The error is ErrInvalid.
+// NewPermits returns the Permits of a rate limit whose permits all return by the clock. The error is ErrInvalid.
 func NewPermits(k *keeper.Keeper, spec keeper.Spec, names *Names) (*Permits, error) {
 	limits := *spec.Limits
 	if limits.Per < MinWindow {
@@ -78,21 +77,21 @@ func NewPermits(k *keeper.Keeper, spec keeper.Spec, names *Names) (*Permits, err
 	p, known := names.permits.Get(key)
 	if !known {
 		p = &Permits{names: names, lock: l, ahead: ahead, limit: int64(limits.Window), stock: NewStock(ahead)}
-		names.permits.Add(key, p) // what has to leave for it goes on for who has it, and its block ends by itself
+		names.permits.Add(key, p) // one that is dropped for it still serves its limiters, and its block ends by the timer
 	}
 	return p, nil
 }
 
-// Lock returns the lock of what is not granted inside.
+// Lock returns the lock that asks the server.
 func (p *Permits) Lock() *keeper.Lock { return p.lock }
 
-// inside grants n permits of the block, or refuses them, or reports false. Who waits at the server is not passed.
+// inside grants n permits of the block, or refuses them (fence 0). It reports false if it can do neither. It does not let callers pass waiters.
 func (p *Permits) inside(n int64) (q keeper.Quota, fence uint64, ok bool) {
 	if p.lock.Keeper().Closing().Err() != nil {
 		return q, 0, false
 	}
 	if b := p.block.Load(); b != nil && p.waiting.Load() == 0 && b.since.isCurrent() {
-		if left, at, ok := b.Take(n); ok && b.since.isCurrent() { // else it was taken during Pause, or after it
+		if left, at, ok := b.Take(n); ok && b.since.isCurrent() { // else there was a change meanwhile, such as Pause
 			return after(b.quota, left, at-b.at), b.fence, true
 		}
 	}
@@ -109,7 +108,7 @@ func (p *Permits) inside(n int64) (q keeper.Quota, fence uint64, ok bool) {
 	return q, 0, true
 }
 
-// after returns the quota that long after the answer, when so many permits of the block are left.
+// after returns what has become of q after d, with left permits in the block.
 func after(q keeper.Quota, left int64, d time.Duration) keeper.Quota {
 	q.Remaining += int(left)
 	q.ResetAfter = max(q.ResetAfter-d, 0)
@@ -143,8 +142,8 @@ func (p *Permits) Take(ctx context.Context, t keeper.Terms) (fence uint64, err e
 	return fence, err
 }
 
-// decide grants or refuses inside, and reports that to the observer. It waits for a block if one is worth while. It reports false if the
-// caller is to ask the server for its permits alone, as one that waits does if it is refused or a block could not be fetched.
+// decide grants or refuses inside, after waiting for a block if one is worth while, and reports the outcome to the observer. If it returns
+// neither ok nor an error, the caller asks the server itself. So does a caller that waits if it was refused, or no block could be fetched.
 func (p *Permits) decide(ctx context.Context, t *keeper.Terms, wait bool) (q keeper.Quota, fence uint64, ok bool, err error) {
 	if ctx.Err() != nil {
 		return q, 0, false, nil
@@ -169,8 +168,8 @@ func (p *Permits) decide(ctx context.Context, t *keeper.Terms, wait bool) (q kee
 	return q, fence, ok, err
 }
 
-// fetched waits for a block, of which others of this process get permits as well, and grants n permits of it or refuses them. It reports
-// false if the caller is to ask the server for its permits alone.
+// fetched waits for a block, which it begins to fetch if no other caller has, and grants n permits of it or refuses them. It reports
+// false if the caller must ask the server itself.
 func (p *Permits) fetched(ctx context.Context, n int64) (q keeper.Quota, fence uint64, ok bool, err error) {
 	for range 2 {
 		p.mu.Lock()
@@ -191,7 +190,7 @@ func (p *Permits) fetched(ctx context.Context, n int64) (q keeper.Quota, fence u
 			err = p.lock.Fail(server.ErrClosed)
 		}
 		switch {
-		case errors.Is(err, server.ErrAboveLimit): // for whom it was fetched
+		case errors.Is(err, server.ErrAboveLimit): // the caller who began the fetch needs more than the limit
 			return q, 0, false, nil
 		case err != nil:
 			return q, 0, false, err
@@ -206,7 +205,7 @@ func (p *Permits) fetched(ctx context.Context, n int64) (q keeper.Quota, fence u
 	return q, 0, false, nil
 }
 
-// fetchLocked begins to fetch a block for a caller who needs n permits, if one is worth while.
+// fetchLocked begins to fetch a block for a caller who needs n permits. It returns nil if a block is not worth while.
 func (p *Permits) fetchLocked(n int64) *fetch {
 	size := p.stock.Next(p.lock.Keeper().Now(), n, p.limit)
 	if size <= n || p.lock.Keeper().Now() < p.late || !p.lock.Keeper().BeginWork(false) {
@@ -218,7 +217,7 @@ func (p *Permits) fetchLocked(n int64) *fetch {
 	return f
 }
 
-// run fetches a block of that size, or of a smaller one if there are not as many permits but those that are needed.
+// run fetches a block of size permits. If the server has fewer, it tries a smaller one, of at least need permits.
 func (p *Permits) run(f *fetch, size, need int64) {
 	defer p.lock.Keeper().EndWork()
 	for again := size; again > 0; {
@@ -259,7 +258,7 @@ func (p *Permits) run(f *fetch, size, need int64) {
 	close(f.done)
 }
 
-// answered notes the answer to a caller who has asked the server alone, at that version.
+// answered notes the answer to a caller who has asked the server itself; since is the version when it did.
 func (p *Permits) answered(since version, n int64, q keeper.Quota, fence uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -273,13 +272,13 @@ func (p *Permits) answered(since version, n int64, q keeper.Quota, fence uint64)
 	}
 }
 
-// refuseLocked refuses callers who need n permits, or more, for that long.
+// refuseLocked refuses callers who need n permits or more, for d.
 func (p *Permits) refuseLocked(since version, n int64, q keeper.Quota, d time.Duration) {
 	at := time.Since(p.lock.Keeper().Started())
 	p.refusal.Store(&refusal{n, at + d, q, at, since})
 }
 
-// openLocked grants callers the permits of a block, in place of the one before.
+// openLocked makes a block the one from which callers are granted permits, and ends the one before.
 func (p *Permits) openLocked(b *block) {
 	k := p.lock.Keeper()
 	p.refusal.Store(nil)
@@ -297,7 +296,7 @@ func (p *Permits) ended(b *block) {
 	}
 }
 
-// endLocked ends a block that callers find no more, if it is not nil.
+// endLocked ends a block that callers find no more; nil is allowed.
 func (p *Permits) endLocked(b *block) {
 	if b == nil {
 		return
@@ -310,28 +309,27 @@ func (p *Permits) endLocked(b *block) {
 	}
 }
 
-// give gives back a block of which nothing was used.
+// give returns a block of which nothing was used to the server.
 func (p *Permits) give(b *block) {
 	until := p.lock.Keeper().Now().Add(server.TombstoneTTL)
 	p.lock.NewLease(b.lease.Token(), "", claim.Clean(until), nil).Abandon()
 }
 
-// Names is what a process remembers of the rate limits of which it takes permits ahead. It is safe for concurrent use.
+// Names remembers the rate limits of which a keeper takes permits ahead. It is safe for concurrent use.
 type Names struct {
 	mu      sync.Mutex              // guards the fields below; nothing is locked under it
 	permits *lru.Map[*Permits]      // by the lock's key and the limits
 	changes *lru.Map[*atomic.Int64] // by the lock's key
 }
 
-// maxNames is how many names a process remembers at most.
 const maxNames = 10_000
 
-// NewNames returns what remembers no name yet.
+// NewNames returns Names that remember nothing yet.
 func NewNames() *Names {
 	return &Names{permits: lru.New[*Permits](maxNames), changes: lru.New[*atomic.Int64](maxNames)}
 }
 
-// version says which changes of a rate limit this process knew when it asked the server.
+// version says how many changes of a rate limit this process knew when it asked the server.
 type version struct {
 	changes *atomic.Int64
 	known   int64
@@ -348,14 +346,14 @@ func (ns *Names) version(key string) version {
 	if !known {
 		changes = &atomic.Int64{}
 		if removed, some := ns.changes.Add(key, changes); some {
-			removed.Add(1) // of a name whose changes would not be noticed any more
+			removed.Add(1) // its versions must not stay current, because later changes would not find them
 		}
 	}
 	return version{changes, changes.Load()}
 }
 
-// Changed makes all limiters of the lock with that key ask the server again, since the limit or a pause has changed. Of permits that the
-// server has granted before, also if the answer is still under way, none is granted afterwards.
+// Changed makes all limiters of the lock with that key ask the server again, because the limit or a pause has changed. From now on no permit
+// is granted of a block that was requested before, even if its answer is still under way.
 func (ns *Names) Changed(key string) {
 	ns.mu.Lock()
 	defer ns.mu.Unlock()

@@ -11,12 +11,12 @@ import (
 // refused. It is a value without pointers, and not safe for concurrent use.
 type Stock struct {
 	ahead  time.Duration
-	demand float64 // permits asked for, weighted so that in a steady state it is as many as in the time ahead
+	demand float64 // permits asked for, which fade; while demand is steady, as many as are asked for in ahead
 	at     claim.Instant
-	most   int64 // of a block, after the server had too few; 0: no bound
+	most   int64 // permits in a block, after the server had too few; 0: no bound
 }
 
-// NewStock returns the stock of a name of which no permit was used lately. Blocks may be used for that long.
+// NewStock returns the stock of a name of which no permit was used lately. Blocks are used for ahead.
 func NewStock(ahead time.Duration) Stock { return Stock{ahead: ahead} }
 
 // Used notes that callers were granted, or have asked the server for, so many permits.
@@ -32,10 +32,10 @@ func (s *Stock) fade(now claim.Instant) {
 	}
 }
 
-// maxShare is which part of a limit one block may be at most: a process does not know how many others there are.
+// maxShare bounds a block to 1/maxShare of the limit, because a process does not know how many others there are.
 const maxShare = 4
 
-// Next returns how many permits to request for a caller who needs n of a window of that limit. More than n are a block.
+// Next returns how many permits to request for a caller who needs n. More than n are a block.
 func (s *Stock) Next(now claim.Instant, n, limit int64) int64 {
 	s.fade(now)
 	size := min(int64(s.demand), limit/maxShare)
@@ -52,18 +52,18 @@ func (s *Stock) Granted(size int64) {
 	}
 }
 
-// pause is the part of the time ahead for which a process asks no more at least after a refusal, so that it finds several permits next time.
+// pause makes a process ask no more for 1/pause of ahead at least after a refusal, so that it finds several permits next time.
 const pause = 8
 
-// Refused notes that the server has refused so many permits, when that many remained, and a single caller's request could be granted
-// after that time. If again is positive, that many are to be requested now; else callers who need as many, or more, are refused for d.
+// Refused notes that the server has refused size permits, of which a caller needs only need: remaining were left, and the request could be
+// granted after that time. If again is positive, so many are requested now; else callers who need as many or more are refused for d.
 func (s *Stock) Refused(size, need, remaining int64, after time.Duration) (again int64, d time.Duration) {
 	switch half := (remaining + 1) / 2; {
 	case size == need:
 	case half >= need && remaining < size:
 		s.most = half
 		return half, 0
-	default: // also if others are queued, whom nobody passes: the answer is to be about what is needed
+	default: // also if others are queued, whom nobody may pass: ask for what is needed alone, and the answer is about that
 		s.most = 1
 		return need, 0
 	}
