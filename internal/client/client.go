@@ -1,9 +1,10 @@
-// Package client detects the deployment that a go-redis client connects to, a single server or a cluster, and reads the
-// client's settings. No other package does.
+// Package client detects the deployment that a go-redis client connects to, a single server or a cluster, and reads the client's settings. No
+// other package does. A keeper makes a Client by New; packages server, transport, pubsub and views send by it, and ask it for nodes.
 //
-// It examines the client's methods and not its type. A struct that embeds a client, as wrappers for tracing and metrics
-// do, is therefore treated like the embedded client. The wrapper's own methods are used, so a wrapper that overrides one
-// sees the commands.
+// New examines the client's methods and not its type. A struct that embeds a client, as wrappers for tracing and metrics do, is
+// therefore treated like the embedded client. The wrapper's own methods are used, so a wrapper that overrides one sees the commands.
+//
+// Mutexes: only that of the counts of open keepers (keepers.go), under which no other is taken.
 package client
 
 import (
@@ -95,8 +96,7 @@ var universal = reflect.TypeFor[redis.UniversalClient]()
 // IsCluster reports whether the client connects to a cluster, where a command must be sent to the node that has its key.
 func (c *Client) IsCluster() bool { return c.cluster != nil }
 
-// ErrClusterNode is the error of a client of a single server whose server is a node of a cluster: what it does not have is at another node,
-// to which this client does not go.
+// ErrClusterNode is the error of a single server's client that has connected to a node of a cluster: it cannot reach keys at other nodes.
 var ErrClusterNode = errors.New("the server is a node of a Cluster; use a redis.ClusterClient")
 
 // Explain adds to an error reply what it means to the application's client.
@@ -112,8 +112,8 @@ func (c *Client) Explain(err error) error {
 	return err
 }
 
-// IsNode reports whether the server of a connection of a single server's client says that it is a node of a cluster. A server that does
-// not know HELLO, or does not permit it, does not say.
+// IsNode reports whether the connection of a single server's client is to a node of a cluster, as HELLO says. It is false if the server
+// does not know HELLO or does not permit it.
 func (c *Client) IsNode(ctx context.Context, conn *redis.Conn) (bool, error) {
 	if c.cluster != nil {
 		return false, nil
@@ -154,7 +154,7 @@ func (c *Client) Conn(ctx context.Context, key string) (conn *redis.Conn, addr s
 	return node.Conn(), node.Options().Addr, nil
 }
 
-// PrimaryConns returns a dedicated connection to each primary: of a cluster to every one that has slots, else to the single server.
+// PrimaryConns returns a dedicated connection to each primary of a cluster that has slots, or to the single server.
 // The caller closes them. Each comes from the client's main pool at its first command and is not replaced if it breaks, so that all
 // its commands are run by one server.
 func (c *Client) PrimaryConns(ctx context.Context) ([]*redis.Conn, error) {
@@ -192,13 +192,13 @@ func (c *Client) Pipelines(node *redis.Client) int {
 	return max(o.PoolSize, 1)
 }
 
-// Own returns a client with the same settings whose pool is a single connection, and a Conn whose Process runs the hooks that the
-// application has added up to now, and then sends by that client. It dials once, until ctx ends, and calls dialed with the connection before
-// that is first used. When it would have to dial again, it calls lost, and the command ends with an error before it is sent. The caller
-// closes the client. The application's DialHooks are not run: the caller checks that the connection is to the same server.
+// Own returns own, a client with the same settings and a single connection, and hooked, whose Process runs the hooks that the application has
+// added so far, and then sends by own. The caller closes own, which dials once, and gives up when ctx ends: it calls dialed with the connection
+// before the first command. Instead of dialing again it calls lost, and the command fails before it is sent. The application's DialHooks are
+// not run, so the caller checks that the connection is to the same server.
 //
-// It is nil on a cluster; behind Sentinel, where a pool closes its connections to the former primary, and this one would not; and
-// for a wrapper, whose own methods would be bypassed.
+// own is nil on a cluster; behind Sentinel, because own would keep its connection to a former primary, which the application's pool closes;
+// and for a wrapper, because own would bypass the wrapper's methods.
 func (c *Client) Own(ctx context.Context, dialed func(net.Conn), lost func()) (own *redis.Client, hooked *redis.Conn) {
 	application, ok := c.UniversalClient.(*redis.Client)
 	if !ok || application.Options().Addr == failoverAddr {
@@ -226,7 +226,7 @@ func (c *Client) Own(ctx context.Context, dialed func(net.Conn), lost func()) (o
 	o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = 0, 0, 0
 	o.DialerRetries, o.MaxRetries = 1, -1
 	o.ClientSideCacheConfig, o.ClientSideCache = nil, nil
-	// The processor is the application's, with handlers that cannot be registered again, and about its own pool.
+	// The application's processor handles messages about its own pool, and go-redis cannot register its handlers again.
 	o.PushNotificationProcessor = nil
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	o.ReadTimeout, o.WriteTimeout = asGiven(o.ReadTimeout), asGiven(o.WriteTimeout)
@@ -236,7 +236,7 @@ func (c *Client) Own(ctx context.Context, dialed func(net.Conn), lost func()) (o
 	return own, hooked
 }
 
-// failed returns a connection in place of the error of a dial, which go-redis would log, although the pool of the application can be used.
+// failed returns a connection that fails with the error of a dial. go-redis would log the error itself, although the application's pool works.
 func failed(err error) net.Conn {
 	conn, _ := net.Pipe()                          // for the methods that do nothing
 	return failedConn{conn, fmt.Errorf("%w", err)} // go-redis unwraps it once
@@ -249,7 +249,7 @@ type failedConn struct {
 
 func (c failedConn) Write([]byte) (int, error) { return 0, c.err }
 
-// asGiven returns what to set for a timeout that go-redis shows in a client's options: it understands 0 as the default.
+// asGiven returns the timeout to set for one that a client's options show. go-redis shows -1, which means none, as 0, but takes 0 as its default.
 func asGiven(timeout time.Duration) time.Duration {
 	if timeout <= 0 {
 		return timeout - 1

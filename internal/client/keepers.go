@@ -2,8 +2,8 @@ package client
 
 import "sync"
 
-// Many is how many keepers are open on one client when that is reported: more than a process has on purpose, and far fewer than a server has
-// connections for, of which each takes one or two.
+// Many is how many open keepers of one client are reported: more than a process has on purpose, and far fewer than would use up a server's
+// connections, of which each keeper takes one or two.
 const Many = 36
 
 // keepers counts the open keepers of each client, by its options, which the wrappers of a client share.
@@ -32,7 +32,7 @@ func (c *Client) Opened() (many bool) {
 	return many
 }
 
-// Closed counts one less.
+// Closed counts one open keeper less.
 func (c *Client) Closed() {
 	keepers.Lock()
 	defer keepers.Unlock()
