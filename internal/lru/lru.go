@@ -1,9 +1,9 @@
-// Package lru has a map of bounded size.
+// Package lru has a map of bounded size, for packages keeper and ahead. It has no mutex: they call it under theirs.
 package lru
 
 import "container/list"
 
-// Map has values by name, of which the least recently used leaves when there are too many. It is not safe for concurrent use.
+// Map maps names to values. When there are too many, it drops the least recently used. It is not safe for concurrent use.
 type Map[V any] struct {
 	most   int
 	byName map[string]*list.Element
@@ -15,7 +15,7 @@ type entry[V any] struct {
 	value V
 }
 
-// New returns a map of that many names at most.
+// New returns a map of at most so many names.
 func New[V any](most int) *Map[V] {
 	return &Map[V]{most: most, byName: map[string]*list.Element{}}
 }
@@ -30,7 +30,7 @@ func (m *Map[V]) Get(name string) (v V, ok bool) {
 	return x.Value.(entry[V]).value, true
 }
 
-// Add stores a value for a name that has none. If there are too many now, it removes one, and returns what was stored for that.
+// Add stores a value for a name that has none. If there are too many now, it drops the least recently used name, and returns its value.
 func (m *Map[V]) Add(name string, v V) (removed V, some bool) {
 	m.byName[name] = m.order.PushFront(entry[V]{name, v})
 	if len(m.byName) <= m.most {

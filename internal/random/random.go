@@ -1,5 +1,5 @@
-// Package random draws numbers that differ in every process. Each comes from the kernel when it is used, and none is kept: processes that
-// were restored from one snapshot would have the same. So would the generators of math/rand, whose state is in the process.
+// Package random draws numbers, and pauses between attempts, that differ in every process. Each number comes from the kernel when it is used:
+// a generator of math/rand has its state in the process, so two processes restored from one snapshot would draw the same. It has no mutex.
 package random
 
 import (
@@ -25,7 +25,7 @@ type Backoff struct {
 	mean *backoff.ExponentialBackOff // nil before the first pause
 }
 
-// Next returns the next pause. Their mean grows from least to most.
+// Next returns the next pause. The mean of the pauses grows from least to most.
 func (b *Backoff) Next(least, most time.Duration) time.Duration {
 	if b.mean == nil {
 		b.mean = backoff.NewExponentialBackOff(backoff.WithInitialInterval(least), backoff.WithMaxInterval(most),

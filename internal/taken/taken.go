@@ -1,5 +1,5 @@
-// Package taken adds up permits that return by the clock, for people: there can be very many of them, and nothing can be done about
-// one.
+// Package taken adds up, by owner, permits that return by the clock: there can be very many, and nobody can release one. The inspector and
+// the commands show these sums (ByOwner). It has no mutex.
 package taken
 
 import (
@@ -15,7 +15,7 @@ type Group struct {
 	Owner, Keeper string // Keeper only if there is no Owner
 	Requests      int
 	Permits       int
-	Ahead         int           // of these, taken by its process in blocks, for callers
+	Ahead         int           // those of Permits that its process has taken in blocks
 	First, Last   time.Duration // until the first and the last of them return
 }
 
