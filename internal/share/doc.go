@@ -1,14 +1,11 @@
-// Package share lets the callers of a process pass on one lease for a bounded time, the option Linger of mutexes, read-write locks and
-// semaphores:
+// Package share lets the callers of a process use one lease of the server, one after the other or together, for a bounded time: the option
+// Linger of mutexes, read-write locks and semaphores. The server and package keeper know one holder. In order:
 //
-//   - Sharing (share.go) is a lock with Linger: it grants a caller a lease that the process shares, or asks the server for another one.
-//   - name (name.go) is what the callers of one name have in common while one of them has a lease or waits: which lease is shared, and who
-//     waits for it.
-//   - shared (shared.go) is one lease, and who is inside: the callers who have it. It is shared until Linger has passed since its grant.
-//     Whoever is the last inside after that releases it.
-//   - Lease (lease.go) is what a caller gets.
+//   - A front end calls Acquire of its Sharing (share.go). If the name (name.go) has a shared lease, the caller enters it, and is inside. If
+//     not, it asks the server for a lease by package keeper, and the process shares this one for Linger (shared, gate.go).
+//   - The caller gets a Lease (lease.go). Its Release leaves the shared lease, and sends nothing while Linger lasts.
+//   - When Linger is over, the shared lease is closed: nobody enters any more, and the last caller who leaves releases it at the server. It is
+//     closed sooner if a writer, or a caller who needs more permits, would have to wait for it (exclusion).
 //
-// To the server, and to packages keeper and lease, a shared lease is that of one caller.
-//
-// Mutexes: that of a name is taken before that of Names. No other is taken under either of them.
+// Mutexes: that of a name is taken before that of a lease (package keeper). Under that of Names, no other is taken.
 package share

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Gate is who is inside a shared lease, and whether another caller may enter. It is closed at first. Enter, Leave and Close are atomic steps on
-// one word, so nobody enters a closed Gate: the number inside only falls then, and whoever brings it to 0, or closes the Gate at 0, is told
-// so, and releases the lease. All methods are safe for concurrent use.
+// Gate counts who is inside a shared lease, and says whether another caller may enter. It is closed at first. Enter, Leave and Close are atomic
+// steps on one word, so nobody enters a closed Gate, and exactly one call reports that the Gate is closed and nobody is inside: the last
+// Leave, or Close. Its caller releases the lease. All methods are safe for concurrent use.
 type Gate struct {
 	word  atomic.Uint64 // see open, entered and inside
 	base  time.Time
@@ -25,11 +25,11 @@ const (
 )
 
 // yieldEvery is after how many entries a caller lets other goroutines run. Callers who enter and leave in a loop never block, and would keep
-// the processors for 10 ms each, while others, and the timer that ends Linger, wait for their turn.
+// the processors for 10 ms each, while others, and the timer that ends Linger, have to wait.
 const yieldEvery = 128
 
-// Admit counts the caller as inside whom the server has granted the lease, and if shares is set, opens the Gate until then. Times are measured
-// from base on the monotonic clock. If alone is set, one caller at a time may be inside.
+// Admit counts the caller to whom the server has granted the lease as inside. If shares is set, it opens the Gate, until a time measured from
+// base by the monotonic clock. If alone is set, one caller at a time may be inside.
 func (g *Gate) Admit(base time.Time, until time.Duration, alone, shares bool) {
 	g.base, g.until, g.alone = base, until, alone
 	w := entered + 1
@@ -39,13 +39,13 @@ func (g *Gate) Admit(base time.Time, until time.Duration, alone, shares bool) {
 	g.word.Store(w)
 }
 
-// InTime reports whether callers may enter still, by the clock. Until then the lease is certain, unless it was lost.
+// InTime reports whether callers may still enter, by the clock. While they may, the lease has not reached its deadline.
 func (g *Gate) InTime() bool { return time.Since(g.base) < g.until }
 
-// IsOpen reports whether callers may enter, but for the clock.
+// IsOpen reports whether the Gate is open. It does not look at the clock.
 func (g *Gate) IsOpen() bool { return g.word.Load()&open != 0 }
 
-// Enter counts a caller as inside. It reports false if the Gate is closed, its time is over, or another one is inside who is alone there.
+// Enter counts a caller as inside. It reports false if the Gate is closed, its time is over, or alone is set and somebody is inside.
 func (g *Gate) Enter() bool {
 	for g.InTime() {
 		w := g.word.Load()
@@ -74,17 +74,17 @@ func (g *Gate) Close() (was, empty bool) {
 // OneLeft reports whether the Gate is closed and one caller is inside.
 func (g *Gate) OneLeft() bool { return g.word.Load()&(open|inside) == 1 }
 
-// Value is what a Gate has, without pointers: the search in internal/testing/explore copies and compares it.
+// Value is the state of a Gate without pointers, which the search in internal/testing/explore copies and compares.
 type Value struct {
 	word  uint64
 	until time.Duration
 	alone bool
 }
 
-// Value returns what the Gate has while nobody changes it, but not how many have entered, on which nothing depends.
+// Value returns the state, without how many have entered, since nothing depends on that. No other call may run meanwhile.
 func (g *Gate) Value() Value { return Value{g.word.Load() & (open | inside), g.until, g.alone} }
 
-// Restore makes the Gate have v.
+// Restore sets the state to v.
 func (g *Gate) Restore(base time.Time, v Value) {
 	g.base, g.until, g.alone = base, v.until, v.alone
 	g.word.Store(v.word)

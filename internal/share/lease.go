@@ -11,8 +11,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
-// Lease is what a caller has of a shared lease: its token, fence and deadline, and its loss. It ends when the caller releases it, or with the
-// shared lease. It is safe for concurrent use.
+// Lease is what a caller has of a shared lease. Token, fence and deadline are those of the shared lease. It ends when the caller releases it, or
+// with the shared lease. It is safe for concurrent use.
 type Lease struct {
 	shared      *shared
 	observation atomic.Pointer[keeper.Observation] // the call, for the observer; nil: its end was reported
@@ -95,13 +95,13 @@ func (h *Lease) Context(parent context.Context) context.Context { return h.Life(
 // OnEnd calls f when the lease ends.
 func (h *Lease) OnEnd(f func(error)) (stop func()) { return h.Life().OnEnd(f) }
 
-// Extend returns ErrInvalid, because others may be inside now or later, who rely on the shared lease.
+// Extend returns ErrInvalid, because other callers may rely on the shared lease, now or later.
 func (h *Lease) Extend(context.Context, time.Duration) error {
 	return h.shared.lock.Invalid("a lease of a lock with Linger cannot be extended, because other callers of the process may share it; it is renewed until it is released")
 }
 
-// Release ends the lease. It sends nothing while Linger has not passed, or others are inside; then it is Release of the shared lease. See
-// Lease.Release in package lockkeeper.
+// Release ends the lease for its caller. If the caller is the last one inside after Linger, it releases the shared lease at the server, and
+// otherwise sends nothing. See Lease.Release in package lockkeeper.
 func (h *Lease) Release(ctx context.Context) error {
 	s := h.shared
 	inTime := s.InTime()
@@ -123,7 +123,7 @@ func (h *Lease) Release(ctx context.Context) error {
 	return lost
 }
 
-// end ends the lease for its caller, once, and reports that. lost is the error with which the shared lease has ended, or nil.
+// end ends the lease for its caller. It reports false if the lease had ended. lost is the error with which the shared lease has ended, or nil.
 func (h *Lease) end(lost error) bool {
 	state := released
 	if lost != nil {
@@ -141,8 +141,8 @@ func (h *Lease) end(lost error) bool {
 	return true
 }
 
-// observedBy makes o the call that has the lease from now on, nil for none, and reports that the one before does not have it any more. Its fence
-// was that.
+// observedBy makes o the call that has the lease (nil: none does), and reports a release by the call before, which was granted fence. After an
+// upgrade, for example, o is the upgrade, and the read is reported as released.
 func (h *Lease) observedBy(o *keeper.Observation, fence uint64) {
 	former := h.observation.Swap(o)
 	if former == nil {

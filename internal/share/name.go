@@ -12,25 +12,25 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
-// Names is the names of a keeper whose leases are shared now. The zero Names is ready to use. It is safe for concurrent use.
+// Names has the names of a keeper whose leases are shared now. The zero Names is ready to use. It is safe for concurrent use.
 type Names struct {
 	mu    sync.Mutex
 	byKey map[string]*name // by the lock's key
 }
 
-// name is what the callers of a name have in common. It is in Names while a caller asks for a lease or a lease is not released yet, so an
-// object that still refers to it after that finds nothing that is shared.
+// name is what the callers of a name have in common: the lease they share, and who waits. It is in Names while a caller asks for a lease, or
+// a lease is not released yet. A Sharing may still refer to it after that (last), but then there is nothing to share.
 type name struct {
 	names *Names
 	key   string
 	uses  int // callers and leases that need it; guarded by the mutex of names
 
-	open    atomic.Pointer[shared] // the lease that callers may be granted; nil: none, or a semaphore
-	waiting atomic.Int32           // callers who wait for others inside to leave, whom newcomers do not pass
+	open    atomic.Pointer[shared] // the lease that callers may enter; nil: none, or a semaphore, whose leases are in idle
+	waiting atomic.Int32           // callers who wait for others inside to leave; newcomers do not pass them
 
 	mu        sync.Mutex
 	idle      []*shared            // of a semaphore: leases that nobody has, the one that was used last at the end
-	excluding int                  // calls that wait at the server, or are about to, for what a shared lease may keep from them
+	excluding int                  // exclusions that have begun and are not over
 	releasing map[*shared]struct{} // leases that the server may still have
 	changed   chan struct{}        // closed when a caller has left, or a lease is shared no more; nil: nobody waits for that
 }
@@ -59,8 +59,8 @@ func (n *name) unuse() {
 	}
 }
 
-// enter makes the caller one of those inside the lease that is shared: of a semaphore, an idle one with as many permits. It returns nil if
-// there is none.
+// enter lets the caller into the shared lease, or, of a semaphore, into an idle lease with as many permits. It returns nil if there is none
+// that the caller may enter.
 func (n *name) enter(permits int) *shared {
 	if permits == 0 {
 		if s := n.open.Load(); s != nil && s.enter() {
@@ -102,8 +102,8 @@ func (n *name) leave(s *shared) (last bool) {
 	return last
 }
 
-// share lets others share a lease that was granted, unless they share one already or that would keep another call waiting. The caller whom it
-// was granted is inside. Linger ends at that time since base.
+// share puts the caller to whom a lease was granted inside, and lets others enter until that time since base, unless they share another lease
+// or an exclusion is under way.
 func (n *name) share(s *shared, base time.Time, until time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -114,7 +114,7 @@ func (n *name) share(s *shared, base time.Time, until time.Duration) {
 	}
 }
 
-// await returns a channel that is closed when a caller has left, or a lease is shared no more. To miss no change, look again after that.
+// await returns a channel that is closed when a caller has left, or a lease is shared no more. To miss no change, call it before you look.
 func (n *name) await() <-chan struct{} {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -141,7 +141,7 @@ type exclusion struct {
 	begun, over bool // guarded by the mutex of the name
 }
 
-// begin ends the sharing of the name's leases. Those that nobody has are released.
+// begin closes the name's shared leases. Those with nobody inside are released.
 func (x *exclusion) begin() {
 	n := x.of
 	n.mu.Lock()
@@ -159,7 +159,7 @@ func (x *exclusion) begin() {
 	}
 }
 
-// end lets leases be shared again that are granted from now on.
+// end allows leases that are granted from now on to be shared.
 func (x *exclusion) end() {
 	x.of.mu.Lock()
 	defer x.of.mu.Unlock()
@@ -169,7 +169,8 @@ func (x *exclusion) end() {
 	x.over = true
 }
 
-// releaseIdle releases the leases of a semaphore that nobody has, and waits as awaitReleases does. It reports whether there were any.
+// releaseIdle releases the idle leases of a semaphore, and waits until the server has answered all releases under way, unless ctx ends before.
+// It reports whether there were any.
 func (n *name) releaseIdle(ctx context.Context, k *keeper.Keeper) bool {
 	n.mu.Lock()
 	idle := n.idle
@@ -178,11 +179,11 @@ func (n *name) releaseIdle(ctx context.Context, k *keeper.Keeper) bool {
 	for _, s := range idle {
 		s.close()
 	}
-	return n.awaitReleases(ctx, k) || len(idle) > 0 // which the server may have answered before that
+	return n.awaitReleases(ctx, k) || len(idle) > 0 // the server may have answered those already
 }
 
-// awaitReleases waits until the server has answered for the leases that the process has begun to release, so that a call which does not wait
-// for others is not refused because of them; or until ctx ends, or Close. It reports whether there were any.
+// awaitReleases waits until the server has answered the releases under way, or until ctx ends, or Close: a call that does not wait for others
+// must not be refused because of them. It reports whether there were any.
 func (n *name) awaitReleases(ctx context.Context, k *keeper.Keeper) bool {
 	n.mu.Lock()
 	list := slices.Collect(maps.Keys(n.releasing))
@@ -193,8 +194,8 @@ func (n *name) awaitReleases(ctx context.Context, k *keeper.Keeper) bool {
 	return len(list) > 0
 }
 
-// whileHeld returns the error of a wait for another caller of the process: if ctx has ended while that caller had the lock, the server need not
-// have answered lately.
+// whileHeld returns the error of a wait for another caller of the process. If ctx has ended while a caller surely had the lock, the error is
+// ErrNotAcquired, although the server may not have answered lately; otherwise it is err.
 func (n *name) whileHeld(ctx context.Context, err error) error {
 	if s := n.open.Load(); s != nil && ctx.Err() != nil && s.InTime() {
 		return server.Chain(server.ErrNotAcquired, server.ContextError(ctx))

@@ -15,7 +15,7 @@ import (
 // longest is the longest Linger.
 const longest = 10 * time.Second
 
-// partOfTTL is which part of TTL Linger is at most: the time until a lease is renewed for the first time.
+// partOfTTL bounds Linger to TTL/partOfTTL, the time until a lease is renewed for the first time.
 const partOfTTL = 3
 
 // Sharing grants the callers of a process leases that they share for Linger. It is safe for concurrent use.
@@ -23,11 +23,11 @@ type Sharing struct {
 	names  *Names
 	lock   *keeper.Lock
 	linger time.Duration
-	flags  string               // of a request; of a read-write lock: those of a read
-	last   atomic.Pointer[name] // that was used last
+	flags  string               // of its requests; of a read-write lock: those of a read
+	last   atomic.Pointer[name] // the name that use last returned
 }
 
-// New returns the lock with Linger, of the requests with these flags. The error is ErrInvalid.
+// New returns the lock with Linger. flags are those of its requests. The error is ErrInvalid.
 func New(l *keeper.Lock, names *Names, linger time.Duration, flags string) (*Sharing, error) {
 	spec := l.Spec()
 	switch most := min(spec.TTL/partOfTTL, longest); {
@@ -46,9 +46,9 @@ func (l *Sharing) use() *name {
 	return n
 }
 
-// Acquire returns a lease: part of one that the process shares, at once or when another caller of a lock with one holder leaves it; else one
-// that the server grants, which the process shares from now on. It waits, and fails, as Lock.Acquire of package keeper does; if wait is false,
-// as Lock.Try. permits are those of a semaphore, else 0.
+// Acquire returns a lease. If the process shares a lease, the caller enters it: at once, or, if the lock has one holder, when the caller inside
+// leaves. Otherwise it asks the server for a lease, which the process then shares. It waits and fails as keeper.Lock.Acquire does, or as
+// keeper.Lock.Try if wait is false. permits are those of a semaphore, else 0.
 func (l *Sharing) Acquire(ctx context.Context, permits int, wait bool) (*Lease, error) {
 	if n := l.last.Load(); n != nil && ctx.Err() == nil && n.waiting.Load() == 0 {
 		if s := n.enter(permits); s != nil {
@@ -94,7 +94,7 @@ func (l *Sharing) AdoptError() error {
 	return l.lock.Invalid("a lock with Linger adopts no leases, because callers of another process may share the lease; make a lock without Linger for that")
 }
 
-// acquire makes the caller one of those inside a lease. local says that the process had the lease.
+// acquire lets the caller into a lease. local says that the process had the lease before.
 func (l *Sharing) acquire(ctx context.Context, n *name, permits int, wait bool, o *keeper.Observation) (s *shared, local bool, err error) {
 	if err := server.ContextError(ctx); err != nil {
 		return nil, false, l.lock.Fail(err)
@@ -123,18 +123,18 @@ func (l *Sharing) acquire(ctx context.Context, n *name, permits int, wait bool, 
 		return s, true, nil
 	}
 	s, err = l.ask(ctx, n, t, wait)
-	if !wait && errors.Is(err, server.ErrNotAcquired) && n.releaseIdle(ctx, l.lock.Keeper()) { // perhaps it was refused because of those
+	if !wait && errors.Is(err, server.ErrNotAcquired) && n.releaseIdle(ctx, l.lock.Keeper()) { // the idle ones may be why it was refused
 		s, err = l.ask(ctx, n, t, wait)
 	}
 	return s, false, err
 }
 
-// enterInTurn makes the caller the one inside, of a lock with one holder, after the one who is inside has left. It returns nil if no lease is
-// shared, or none any more. If wait is false, the caller does not wait for another.
+// enterInTurn lets the caller into the shared lease of a lock with one holder, when the caller inside has left. It returns nil if no lease is
+// shared, or none any more. If wait is false and another is inside or waits, the error is ErrNotAcquired.
 func (l *Sharing) enterInTurn(ctx context.Context, n *name, wait bool) (*shared, error) {
 	for {
 		changed := n.await()
-		if ctx.Err() != nil { // as it was the caller's turn
+		if ctx.Err() != nil { // just when the turn came
 			return nil, server.Chain(server.ErrNotAcquired, server.ContextError(ctx))
 		}
 		if wait || n.waiting.Load() == 0 {
@@ -159,7 +159,6 @@ func (l *Sharing) enterInTurn(ctx context.Context, n *name, wait bool) (*shared,
 	}
 }
 
-// ask asks the server for a lease.
 func (l *Sharing) ask(ctx context.Context, n *name, t keeper.Terms, wait bool) (*shared, error) {
 	s := &shared{of: n, lock: l.lock, permits: t.Number, released: make(chan struct{})}
 	s.first = s.newLease(t.Observation)
@@ -170,7 +169,7 @@ func (l *Sharing) ask(ctx context.Context, n *name, t keeper.Terms, wait bool) (
 		t.Queued = x.begin
 	}
 	h, err := l.lock.Request(ctx, t, wait)
-	x.end() // before the lease is granted here, which others may share unless another caller is queued
+	x.end() // before s.grant, which shares the lease only if no exclusion is under way
 	if err != nil {
 		return nil, err
 	}
@@ -179,8 +178,8 @@ func (l *Sharing) ask(ctx context.Context, n *name, t keeper.Terms, wait bool) (
 	return s, nil
 }
 
-// Exclude ends the sharing of reads, because a caller of the process is about to ask for the lock for writing, until resume is called. If
-// answered is set, it waits until the server has answered the release of a lease that nobody reads by, or until ctx ends, or Close.
+// Exclude ends the sharing of reads until resume is called, because a caller of the process is about to ask for the lock for writing. If
+// answered is set, it waits until the server has answered the releases under way, or until ctx ends, or Close.
 func (l *Sharing) Exclude(ctx context.Context, answered bool) (resume func()) {
 	n := l.use()
 	x := &exclusion{of: n}
@@ -194,8 +193,8 @@ func (l *Sharing) Exclude(ctx context.Context, answered bool) (resume func()) {
 	}
 }
 
-// Upgrade is that of keeper.Lock for a lease that may be shared. It ends the sharing and waits until the caller is the only one inside. If
-// another caller inside waits for the same, it returns ErrConflict at once.
+// Upgrade upgrades a lease that may be shared. It ends the sharing, waits until the caller is the only one inside, and then calls Upgrade of
+// keeper.Lock. If another caller inside is upgrading, it returns ErrConflict at once.
 func Upgrade(ctx context.Context, l *keeper.Lock, h *Lease) error {
 	s, n := h.shared, h.shared.of
 	if !s.lock.Same(l.AtServer()) {
@@ -225,7 +224,7 @@ func Upgrade(ctx context.Context, l *keeper.Lock, h *Lease) error {
 	return err
 }
 
-// Downgrade is that of keeper.Lock for a lease that was shared before it was upgraded.
+// Downgrade downgrades a lease that Upgrade has upgraded. It is not shared any more.
 func Downgrade(ctx context.Context, l *keeper.Lock, h *Lease) error {
 	if err := h.Err(); err != nil {
 		return l.Fail(err)
@@ -240,7 +239,7 @@ func Downgrade(ctx context.Context, l *keeper.Lock, h *Lease) error {
 	return err
 }
 
-// beginUpgrade makes the lease the only one of those inside that is to be converted.
+// beginUpgrade notes that the lease is being upgraded, unless another one inside already is.
 func (h *Lease) beginUpgrade() error {
 	n := h.shared.of
 	n.mu.Lock()

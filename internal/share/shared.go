@@ -19,8 +19,8 @@ type shared struct {
 	timer    timers.Timer  // at the end of Linger
 	released chan struct{} // closed when the server has nothing of the lease any more
 
-	first     *Lease // of the caller whom the server has granted the lease, so that it can be reported as leaked; set before it is used
-	upgrading *Lease // that is to become the only one inside; guarded by the mutex of the name
+	first     *Lease // of the caller to whom the server has granted the lease; only this one is watched for a leak. Set before it is used
+	upgrading *Lease // the one inside that is being upgraded; guarded by the mutex of the name
 }
 
 // grant notes that the server has granted the lease.
@@ -40,7 +40,7 @@ func (s *shared) grant(h *keeper.Lease, linger time.Duration) {
 	h.OnEnd(func(error) { s.close() })
 }
 
-// enter counts a caller as inside. It reports false if the lease is not shared any more, or another caller is inside who is alone there.
+// enter counts a caller as inside. It reports false if the lease is not shared any more, or somebody is inside and only one caller may be.
 func (s *shared) enter() bool {
 	if s.Enter() {
 		return true
@@ -51,8 +51,8 @@ func (s *shared) enter() bool {
 	return false
 }
 
-// leave counts a caller as outside, who has found out whether the time of the Gate is over. It reports true if the caller is to release the
-// lease, since nobody is inside any more.
+// leave counts a caller as outside. inTime is what InTime has told the caller. It reports true if the caller must release the lease, because
+// it is closed and nobody is inside any more.
 func (s *shared) leave(inTime bool) (last bool) {
 	n := s.of
 	if !inTime {
@@ -103,7 +103,7 @@ func (s *shared) over() {
 	n.idle = slices.DeleteFunc(n.idle, func(x *shared) bool { return x == s })
 }
 
-// CleanedUp implements keeper.Observer. It notes that the server has nothing of the lease any more, once that is so.
+// CleanedUp implements keeper.Observer. If the lease was released and the server has nothing of it any more, it ends the waits of awaitReleases.
 func (s *shared) CleanedUp() {
 	n := s.of
 	n.mu.Lock()
