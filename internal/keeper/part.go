@@ -70,7 +70,7 @@ type Part struct {
 // request with the token may still arrive. It does not block. answered is called once, with no mutex of this package held, and perhaps before
 // AskPart returns: when there is an answer, the keeper is closed, or stop is called.
 func (l *Lock) AskPart(token string, since time.Time, observer Observer, inDoubt bool, answered func(Part)) (stop func()) {
-	r := &request{part: &partRequest{answered: answered}, mode: claim.Part, policyArg: "", reportedRank: -1}
+	r := &request{part: &partRequest{answered: answered}, mode: claim.Part, policyArg: ""}
 	c := claim.New(claim.Part, false, inDoubt)
 	c.SetSince(l.k.Instant(since))
 	// It is registered under the token. A serial in it may be of another keeper, and so equal to one of this keeper's.

@@ -68,7 +68,7 @@ func (l *Lock) replicateGrant(ctx context.Context, r *request) error {
 	return l.waitForReplicas(ctx, again, func() error {
 		a, err := server.Decode(again, protocol.ParseAcquireReply)
 		if err == nil && (a.Code != lua.Granted || uint64(a.Fence) != r.Fence()) {
-			if r.upgrades {
+			if r.upgrades() {
 				return errUpgradeGone
 			}
 			if l.spec.Limits.clockOnly() { // there is no lease that could end

@@ -18,37 +18,32 @@ import (
 // request is what a Lease needs until it is granted: how it is asked for, and the caller that waits for it.
 type request struct {
 	*Lease
-	policyArg  any          // of an upgrade, the token of its lease; of a semaphore, the limits; else ""
-	upgrades   bool         // it asks that a lease writes, and for none of its own
-	part       *partRequest // it asks for a part of a majority; nil: it does not
-	mode       claim.Mode
-	several    bool          // permits, and not one
-	quota      *Quota        // where to store what the reply says of the window; nil: nowhere
-	whenQueued func()        // called when the server has queued it; nil: nothing
-	turn       Turn          // of the caller
-	began      time.Time     // when the first call was sent
-	deadline   time.Time     // of the caller's context; zero: none
-	ended      server.Signal // when the request has ended
+	terms     Terms        // what the caller asks for; Turn.Since is set
+	policyArg any          // of an upgrade, the token of its lease; of a semaphore, the limits; else ""
+	part      *partRequest // it asks for a part of a majority; nil: it does not
+	mode      claim.Mode
+	began     time.Time     // when the first call was sent
+	deadline  time.Time     // of the caller's context; zero: none
+	ended     server.Signal // when the request has ended
 
 	// Guarded by the lease's mu. err is final when the request has ended.
 	call   *askCall // the one under way; nil: none, or only heartbeats
 	err    error    // if it has failed
 	queued struct { // what the reply that has queued it says
-		retryIn int64
-		more    bool
-		rank    int
+		retryIn  int64
+		more     bool
+		rank     int
+		reported int // the last rank that the observer was told; -1: none
 	}
-	reportedRank int // the last position that the observer was told; -1: none
 
 	notified bool // a message about its grant came; guarded by the mutex of messages
 }
 
 // newRequest registers a request, so that messages find it. It returns nil after Close.
 func (l *Lock) newRequest(ctx context.Context, t Terms, mode claim.Mode) *request {
-	r := &request{turn: t.Turn, mode: mode, reportedRank: -1, upgrades: t.lease != nil, several: t.Number > 1, quota: t.quota, whenQueued: t.Queued, began: time.Now()}
-	r.turn.Since = cmp.Or(r.turn.Since, r.began)
+	r := &request{mode: mode, policyArg: l.PolicyArg(), began: time.Now()}
 	r.deadline, _ = ctx.Deadline()
-	r.policyArg = l.PolicyArg()
+	r.queued.reported = -1
 	if t.lease != nil {
 		r.policyArg = t.lease.token
 		t.Number = int(l.k.upgrades.Add(1)) // of two requests to upgrade a lease, the later one counts
@@ -57,8 +52,10 @@ func (l *Lock) newRequest(ctx context.Context, t Terms, mode claim.Mode) *reques
 			t.note = of.Note
 		}
 	}
+	t.Turn.Since = cmp.Or(t.Turn.Since, r.began)
+	r.terms = t
 	token, serial := l.newToken(t.Flags, int64(t.Number), t.note)
-	r.Lease = l.NewLease(token, serial, claim.New(mode, r.upgrades, false), t.Observation)
+	r.Lease = l.NewLease(token, serial, claim.New(mode, r.upgrades(), false), t.Observation)
 	r.request, r.observer = r, t.Observer
 	for {
 		switch taken, closed := l.k.messages.Register(r.Serial(), r, false); {
@@ -71,6 +68,9 @@ func (l *Lock) newRequest(ctx context.Context, t Terms, mode claim.Mode) *reques
 		r.Rename(l.newToken(t.Flags, int64(t.Number), t.note))
 	}
 }
+
+// upgrades reports whether the request asks that a lease writes, and for none of its own.
+func (r *request) upgrades() bool { return r.terms.lease != nil }
 
 // ask makes a request and waits for its end. If there is no error, it was granted. A keeper subscribes when the server has queued
 // its first waiter: most locks are free. The waiter does not count on the subscription before it is acknowledged.
@@ -146,7 +146,7 @@ func (r *request) outage(now time.Time) error {
 	if err := r.lock.Outage(now); err != nil {
 		return err
 	}
-	if queued && now.Sub(asked) > r.lock.k.MaxAge() || !queued && (!r.turn.Waited || now.Sub(r.began) >= server.SilenceTimeout) {
+	if queued && now.Sub(asked) > r.lock.k.MaxAge() || !queued && (!r.terms.Turn.Waited || now.Sub(r.began) >= server.SilenceTimeout) {
 		return server.ErrNoAnswer
 	}
 	return nil
@@ -162,8 +162,8 @@ func (r *request) result() error {
 // reportPosition reports the position of a waiter to the observer, if it has changed.
 func (r *request) reportPosition(rank int) {
 	r.Mu.Lock()
-	moved := r.Claim.Pending() && r.reportedRank != rank
-	r.reportedRank = rank
+	moved := r.Claim.Pending() && r.queued.reported != rank
+	r.queued.reported = rank
 	r.Mu.Unlock()
 	if moved {
 		ev := r.lock.Event(Queued, r.Observation())
@@ -182,8 +182,8 @@ func (r *request) withdrawLocked() (withdrawn bool) {
 
 // reportQueued reports the position in the queue.
 func (r *request) reportQueued() {
-	if r.whenQueued != nil {
-		r.whenQueued()
+	if r.terms.Queued != nil {
+		r.terms.Queued()
 	}
 	r.reportPosition(r.queued.rank)
 }
@@ -261,7 +261,7 @@ type askCall struct {
 // for short leases: for half of MetadataTTL at least, by when renewals keep it for this lease.
 func (r *request) mayUseFast() bool {
 	l, ofWindow := r.lock, r.lock.FastOfWindow() // it takes one permit
-	return !r.upgrades && r.part == nil && (ofWindow && !r.several || !ofWindow && r.quota == nil) &&
+	return !r.upgrades() && r.part == nil && (ofWindow && r.terms.Number <= 1 || !ofWindow && r.terms.quota == nil) &&
 		l.Fast().Acquire != nil && claim.Duration(l.TTL) <= l.k.Config.MetadataTTL/4 && l.FastBackoff.Acquire.Usable()
 }
 
@@ -273,7 +273,7 @@ func (r *request) newCallLocked(general bool) *askCall {
 	switch {
 	case c.fast:
 		l.SetFastAcquire(&c.Call, r.Token())
-	case r.quota != nil:
+	case r.terms.quota != nil:
 		l.SetAllow(&c.Call, r.Token())
 	default:
 		var maxWait any
@@ -298,13 +298,13 @@ func (r *request) maxWait() any {
 func (c *askCall) decode() (a protocol.AcquireReply, err error) {
 	parse := protocol.ParseAcquireReply
 	switch lim := c.r.lock.spec.Limits; {
-	case c.fast && c.r.quota != nil:
+	case c.fast && c.r.terms.quota != nil:
 		parse = func(n []int64) (protocol.AcquireReply, error) {
 			return protocol.ParseFastAllowReply(n, lim.Window, lim.Per.Milliseconds())
 		}
 	case c.fast:
 		parse = protocol.ParseFastAcquireReply
-	case c.r.quota != nil:
+	case c.r.terms.quota != nil:
 		parse = protocol.ParseAllowReply
 	}
 	a, err = server.Decode(&c.Call, parse)
@@ -335,7 +335,7 @@ func (r *request) askFailed(c *askCall, err error) {
 	} else {
 		ev.Retryable = transport.Retryable(err) && !errors.Is(err, transport.ErrQueueFull) && !errors.Is(err, transport.ErrPanicked)
 		now := time.Now()
-		ev.Exhausted = r.lock.k.Config.Retry.Exhausted(r.began, now) || r.lock.Exhausted(r.turn.Since, now) != nil
+		ev.Exhausted = r.lock.k.Config.Retry.Exhausted(r.began, now) || r.lock.Exhausted(r.terms.Turn.Since, now) != nil
 	}
 	r.Step(ev, err)
 }
@@ -352,10 +352,10 @@ func (r *request) replied(c *askCall, a protocol.AcquireReply) {
 		ev.Code = claim.Undecided
 	}
 	if r.part == nil && l.FastBackoff.Acquire.Answered(c.fast, r.mode == claim.Wait, a) {
-		if r.quota != nil {
+		if r.terms.quota != nil {
 			r.Mu.Lock()
 			if r.Claim.Pending() { // the caller has not returned
-				*r.quota = newQuota(a)
+				*r.terms.quota = newQuota(a)
 			}
 			r.Mu.Unlock()
 		}
