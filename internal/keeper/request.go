@@ -133,9 +133,9 @@ func (r *request) ContextEnded(ctx context.Context) {
 	r.Step(claim.Event{Kind: claim.Cancelled}, r.lock.Fail(err))
 }
 
-// outage returns why it is not known whether somebody else has the lock; nil: it is known. If the server answers, what counts is what it has said
-// to this request: its last call has failed; or it has queued the request, but not said so lately; or it has said nothing yet. Then the caller
-// knows of others by its turn, which it had to wait for, if the answer has not been due for long.
+// outage returns why it is not known whether somebody else has the lock; nil: it is known. That is so if the last call of the request has not
+// failed, the node answers, and the server has said within MaxAge that the request waits. A request that is not queued, and younger than
+// SilenceTimeout, knows it if its caller had to wait for a turn: then the caller before it has or had the lock.
 func (r *request) outage(now time.Time) error {
 	r.Mu.Lock()
 	failed, queued, asked := r.lastErr, r.Claim.State() == claim.Waiting, r.lock.k.Time(r.Claim.Asked())
