@@ -1,6 +1,7 @@
-// Package keeper acquires leases at one server or Cluster, for all primitives, and keeps them until nothing of them is left. What becomes of a
-// token is decided by its claim (package claim), and when the waiters of a name send heartbeats by its queue (package queue): this package
-// does what they say, and tells them what happened. A primitive adds a Spec and its scripts; each keeper of the application has one Keeper.
+// Package keeper acquires leases at one server or Cluster, for all primitives, renews them, and removes what they leave at the server. Package
+// claim decides what becomes of a token, and package queue when the waiters of a name send heartbeats; this package does what they say, and
+// reports to them what happened. Each lockkeeper.Keeper has one Keeper. The primitives call it with a Spec and their scripts; so do packages
+// share (a lease that callers of the process share), ahead (blocks of permits) and quorum (leases at several servers).
 //
 // In order: Acquire makes a request, which sends acquire. If the server grants the lease, the caller has it. Otherwise the request joins the
 // queue of its name, which sends heartbeats, until a message or the answer to a heartbeat brings the grant. From then on the lease is
@@ -12,7 +13,7 @@
 //	local.go       the callers of this process that wait for a mutex, of which one asks the server
 //	request.go     request: the calls that ask for a lease, and the caller that waits for it
 //	queue.go       the requests of this process that the server has queued, by name, and their heartbeats
-//	messages.go    the messages that say that a request was granted its lease, or that somebody has broken one
+//	messages.go    messages: a request was granted its lease, somebody has broken a lease, a waiter is to ask again
 //	replicas.go    the wait until replicas have a grant
 //	part.go        AskPart: a request for a part of a lease at several servers
 //	limits.go      the limits of semaphores and rate limits
@@ -20,28 +21,32 @@
 // The way of a lease:
 //
 //	lease.go       Lease, and the set of those that are held
-//	effects.go     what is done after a step of a claim, of a request or a lease
+//	effects.go     what is done after each step of a claim, before the grant and after it
 //	renewal.go     renewals, and Extend
-//	release.go     Release, and Cleanup: what frees the lease at the server, a tombstone, the record of once
+//	release.go     Release and Cleanup: the lease is freed, or a tombstone or the record of once takes its place
 //	conversion.go  Upgrade and Downgrade of a read-write lock's lease
 //	loss.go        leases that the server does not have any more, and who has broken them
-//	event.go, observer.go, leak.go   who is told of all that: hooks, a lease that this one is part of, the log
+//	event.go, leak.go, observer.go   reports: to hooks, to the log, to package share or quorum
 //
-// keeper.go puts these together, and closes them. Packages share (a lease that callers of the process share) and quorum (leases at several
-// servers) are built on it, and are told of their leases as an Observer.
+// keeper.go makes the Keeper, and closes it.
 //
 // # Time
 //
-// The server goes by its own clock, TIME. This process goes by the monotonic clock and counts a deadline from before the request was sent
-// that the server answered, so a holder never trusts a lease longer than the server grants it.
+// The server goes by its own clock (TIME), this process by its monotonic clock. A deadline counts from when the request was sent, which is before
+// the server granted the lease, so a holder never trusts a lease longer than the server grants it.
 //
 // # Locks
 //
-// Mutexes are taken in this order: that of a lease, which is also that of its request (its Lifecycle's Mu); waitQueues;
-// waitQueue. Those of leaseSet, localQueues, messages, leakLog and Keeper, and of packages share, server, timers, pubsub
-// and transport, come last: nothing of this package is locked under them. No mutex is held during a round trip, while a reply or a
-// message is handled, or while a hook or an Observer is called. Fields that no mutex guards do not change once their struct is in use,
-// unless they say so.
+// Mutexes are taken in this order, so that whoever holds one may lock those after it:
+//
+//  1. share.name, ahead.Permits, quorum.Lease: these packages may call keeper under them
+//  2. Lease (Mu of its Lifecycle), which also guards its request
+//  3. waitQueues, then waitQueue
+//  4. one of leaseSet, localQueues, messages, leakLog, Observation, Keeper
+//  5. one of packages server, timers, pubsub, transport
+//
+// No mutex of this package is held during a round trip, or when a hook or an Observer is called: so an Observer may lock its own, as
+// share's CleanedUp does. A field that no mutex guards does not change once its struct is in use, unless its comment says so.
 package keeper
 
 import (
@@ -86,23 +91,23 @@ type Keeper struct {
 	local     *localQueues
 	leases    leaseSet
 	leaks     leakLog
-	bugs      server.LogLimit // events that cannot come
+	bugs      server.LogLimit // of LogBug
 	listens   atomic.Bool     // a lease has made the keeper begin to subscribe; see listen
 	cfg       Config
-	upgrades  atomic.Uint64   // requests for them so far
-	uncounted server.LogLimit // of subscriptions that are not counted on
+	upgrades  atomic.Uint64   // requests to upgrade a lease so far
+	uncounted server.LogLimit // of warnUncounted
 	longWaits views.LongWaits
-	dropped   runtime.Cleanup // of a keeper that nobody has closed
-	ending    chan struct{}   // an element for each wait whose end is handled now; see request.wait
+	dropped   runtime.Cleanup // counts the keeper as closed if it becomes unreachable without Close
+	ending    chan struct{}   // has an element for each wait whose end is handled now; see request.wait
 
 	mu           sync.Mutex // guards what follows; no command runs under it
 	closed       bool
 	onClose      map[CloseObserver]struct{}
-	replicas     map[string]int                 // the most that a primary was seen to have, by its address
+	replicas     map[string]int                 // the most replicas seen at a primary, by its address
 	fastBackoffs *lru.Map[*server.FastBackoffs] // by the lock's key
 }
 
-// maxFastBackoffs is of how many names the process remembers with which script to begin: those of which it has made a lock last.
+// maxFastBackoffs is how many names keep their FastBackoffs: those for which a Lock was made last.
 const maxFastBackoffs = 10_000
 
 // New returns a keeper. It does no I/O and starts no goroutine.
@@ -134,7 +139,7 @@ func New(cfg Config) *Keeper {
 // heartbeat.
 func (k *Keeper) subscribed(channel string) { k.queues.heartbeatsOf(channel) }
 
-// inUse returns the ids of the keeper, with the addresses, in the tokens of its requests and leases.
+// inUse returns the keeper ids in the tokens of requests and leases, because messages may still be published to these ids.
 func (k *Keeper) inUse() map[string]bool {
 	ids := map[string]bool{}
 	tokens := k.messages.Tokens()
@@ -148,7 +153,8 @@ func (k *Keeper) inUse() map[string]bool {
 	return ids
 }
 
-// denied handles the refusal of a subscription. Its waiters say at once that they cannot receive messages, to keep their places.
+// denied handles the refusal of a subscription. All waiters of the channel send a heartbeat at once, which says that they cannot receive
+// messages: the server would pass over them otherwise.
 func (k *Keeper) denied(channel string, err error) {
 	k.Config.Log.Warn("lockkeeper: no right to subscribe to wake-ups; waiters ask at their heartbeats instead",
 		"channel", channel, "error", err)
@@ -160,7 +166,7 @@ func (k *Keeper) unacknowledged(channel string) {
 	k.warnUncounted(channel, "the server has not acknowledged the subscription")
 }
 
-// warnUncounted logs that waiters do not count on the subscription, and why.
+// warnUncounted logs that waiters do not count on the channel's subscription.
 func (k *Keeper) warnUncounted(channel, reason string) {
 	k.uncounted.Log(k.Config.Log, slog.LevelWarn, "lockkeeper: wake-ups may not reach this process; its waiters keep their order and learn of their turns by heartbeats",
 		"reason", reason, "channel", channel)
@@ -175,10 +181,9 @@ func (k *Keeper) Requests() int { return k.messages.Requests() }
 // Waiters returns how many requests the server has queued.
 func (k *Keeper) Waiters() int { return k.queues.waiters() }
 
-// Close wakes all waiters with ErrClosed, releases what they and the holders have, and waits until that is done, for
-// CloseTimeout. go-redis cannot be interrupted, so commands whose answers have not come by then, and the goroutines that wait
-// for them, end in the background, as late as the client's own timeouts let them. What was not sent by then is sent only if the
-// server answers.
+// Close ends all waits with ErrClosed, releases the leases and queue entries, and waits for the answers, for CloseTimeout at most. go-redis
+// cannot be interrupted: a command that is not answered by then ends in the background, at the latest by the client's own timeouts. A command
+// that is not sent by then is sent only if the server answers.
 func (k *Keeper) Close() error {
 	first := k.BeginClose()
 	if first {
@@ -200,12 +205,12 @@ func (k *Keeper) Close() error {
 		o.KeeperClosed()
 	}
 	var cleanups []*Cleanup
-	var lost error // a deadline that has passed unnoticed
+	var lost error // of a lease whose deadline had passed unnoticed
 	for _, h := range holds {
 		c, err := h.StartRelease()
 		if err != nil {
 			lost = err
-		} else if c == nil { // it was a part
+		} else if c == nil { // KeeperClosed has released it
 			c = h.Cleanup()
 		}
 		if c != nil {

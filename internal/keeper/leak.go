@@ -10,20 +10,20 @@ import (
 
 // This file reports leases that nobody can release any more.
 
-// leakInterval is how long further leaks are only counted after a line about leaks.
+// leakInterval is the least time between two log lines about leaks. Leaks in between are counted.
 const leakInterval = time.Minute
 
 // leakLog bounds how many leaks are logged.
 type leakLog struct {
 	s     *server.Server
-	timer timers.Timer // for the line about those that were counted
+	timer timers.Timer // for the line about the leaks that were counted
 
 	mu      sync.Mutex // guards the fields below
-	logged  time.Time  // when the last line was
-	counted int        // that were not logged since
+	logged  time.Time  // when a leak was last logged
+	counted int        // leaks since then
 }
 
-// mayLog reports whether a leak is to be logged now. Else it is counted, and the number is logged later.
+// mayLog reports whether a leak may be logged now. If not, it is counted, and the number is logged later.
 func (ll *leakLog) mayLog(now time.Time) bool {
 	ll.mu.Lock()
 	defer ll.mu.Unlock()

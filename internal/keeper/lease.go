@@ -17,14 +17,14 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 )
 
-// leaseSet is the leases of a keeper that are held. It is safe for concurrent use.
+// leaseSet is the set of a keeper's held leases. It is safe for concurrent use.
 type leaseSet struct {
 	mu     sync.Mutex // guards what follows
 	closed bool
 	held   map[*Lease]struct{}
 }
 
-// close returns the leases, and lets no other begin.
+// close returns the leases, and makes add refuse others.
 func (s *leaseSet) close() []*Lease {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -39,7 +39,7 @@ func (s *leaseSet) all() []*Lease {
 	return slices.Collect(maps.Keys(s.held))
 }
 
-// count returns how many there are.
+// count returns the number of leases.
 func (s *leaseSet) count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,8 +81,8 @@ func (l *Lock) Observe(ev Event) { l.k.Report(ev) }
 // ExpectWaiters notes that others probably wait, so that the next release of the name does not begin with the fast script.
 func (l *Lock) ExpectWaiters() { l.FastBackoff.Release.Contended() }
 
-// ReportLeak reports to the observer that nobody can release a lease any more, which has been held for that long, and logs it unless
-// another one was logged lately.
+// ReportLeak reports to the observer that nobody can release a lease any more, and logs it unless another leak was logged lately. held is how
+// long ago the lease was granted.
 func (l *Lock) ReportLeak(o *Observation, token string, fence uint64, held time.Duration) {
 	ev := l.Event(Leaked, o)
 	ev.Token, ev.Fence, ev.Duration = token, fence, held
@@ -93,24 +93,24 @@ func (l *Lock) ReportLeak(o *Observation, token string, fence uint64, held time.
 	l.Observe(ev)
 }
 
-// Lease is a claim, and what this process has for it: the caller that waits for it, its timer, the contexts of its holder, and what
-// releases it. It exists from the request on; who does not belong to this package gets it when it is granted. It is safe for concurrent use.
+// Lease is one token in this process: its claim, the request and the caller that waits for it, its timer, its holder's contexts, and its
+// cleanup. It exists from the request on, and other packages get it when it is granted. It is safe for concurrent use.
 type Lease struct {
 	lifecycle.Lifecycle
 	lock     *Lock
 	token    string
-	serial   string        // by which messages name it
-	request  *request      // until it is granted, and then if a late reply may come; nil: adopted, or made to clean up
+	serial   string        // names it in messages
+	request  *request      // until it is granted, or longer if a late reply may come; nil: adopted, or made for a cleanup
 	observer Observer      // gets its events; nil: the keeper's hooks alone
-	fence    atomic.Uint64 // once it is granted; a conversion raises it
+	fence    atomic.Uint64 // 0 before the grant; a conversion raises it
 	timer    timers.Timer
 
 	// Guarded by the Lifecycle's Mu. A process may have a hundred thousand leases, so what few have is behind pointers.
 	Claim       claim.Claim
 	conversion  *conversion    // nil: it was never converted
-	observation *Observation   // the call that acquired or converted it, for the observer
-	backoff     random.Backoff // of what is repeated now
-	lastErr     error          // of the last renewal; before there is a lease, of the last call that has asked for it; nil: it was answered
+	observation *Observation   // of the call that acquired it, or converted it last
+	backoff     random.Backoff // of the call that is repeated now
+	lastErr     error          // of the last renewal, or before the grant, of the last call that asked for the lease; nil: it was answered
 	cleanup     *Cleanup       // once it is released
 }
 
@@ -121,8 +121,7 @@ var (
 	errFixed    = server.NewLoss(server.LossNotRenewed, "its time is over and it is not renewed")
 )
 
-// NewLease returns what the process has for a token whose claim this is: of a request that is about to be made, of a lease, or of what is to
-// be cleaned up.
+// NewLease returns the Lease of a token: of a new request, of a lease that is adopted, or of a token that is to be cleaned up, as c says.
 func (l *Lock) NewLease(token, serial string, c claim.Claim, o *Observation) *Lease {
 	h := &Lease{lock: l, token: token, serial: serial, Claim: c, observation: o}
 	h.Begin(h)
@@ -140,10 +139,10 @@ func (h *Lease) onTimer(now time.Time) {
 	h.StepBy(h.lock.k.Instant(now), claim.Event{Kind: claim.Timer}, nil, h.lock.k.Transport.Send)
 }
 
-// Rename gives a lease that nobody else knows another token.
+// Rename changes the token of a lease that nobody else knows yet.
 func (h *Lease) Rename(token, serial string) { h.token, h.serial = token, serial }
 
-// Start begins to renew a lease that was adopted, with its fence, at that time. It reports false after Close.
+// Start adds an adopted lease to those that are held, and sets its timer, for the first renewal. It reports false after Close.
 func (h *Lease) Start(fence uint64, at claim.Instant) bool {
 	h.fence.Store(fence)
 	if !h.lock.k.leases.add(h) {
@@ -156,7 +155,7 @@ func (h *Lease) Start(fence uint64, at claim.Instant) bool {
 	return true
 }
 
-// arm sets the timer of a lease that was not granted by a step.
+// arm sets the timer of an adopted lease, unless it has ended.
 func (h *Lease) arm(at claim.Instant) {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
@@ -165,7 +164,7 @@ func (h *Lease) arm(at claim.Instant) {
 	}
 }
 
-// Step tells the claim of an event, and does what it says. cause is the error that belongs to the event, if there is one.
+// Step passes an event to the claim, and does what the claim says. cause is the error that belongs to the event, if there is one.
 func (h *Lease) Step(ev claim.Event, cause error) claim.Effects {
 	return h.StepBy(h.lock.k.Now(), ev, cause, h.lock.k.Transport.Send)
 }
@@ -175,7 +174,7 @@ func (h *Lease) StepAt(now claim.Instant, ev claim.Event, cause error) claim.Eff
 	return h.StepBy(now, ev, cause, h.lock.k.Transport.Send)
 }
 
-// StepBy is Step at a certain time; what is sent is sent by Transport.Send or SendInline.
+// StepBy is Step at a certain time, with a choice of how calls are sent: by Transport.Send or SendInline.
 func (h *Lease) StepBy(now claim.Instant, ev claim.Event, cause error, by func(*transport.Call)) claim.Effects {
 	h.Mu.Lock()
 	var a actions
@@ -185,7 +184,7 @@ func (h *Lease) StepBy(now claim.Instant, ev claim.Event, cause error, by func(*
 	return a.Effects
 }
 
-// endErrorLocked returns the error with which the lease has ended for its holder. cause is that of the event that has ended it.
+// endErrorLocked returns the error with which the lease has ended for its holder. cause is the cause of the event that has ended it.
 func (h *Lease) endErrorLocked(cause error) error {
 	switch reason := h.Claim.Reason(); reason {
 	case claim.ByRelease, claim.ByForgetting:
@@ -215,7 +214,7 @@ func (h *Lease) observe(what EventType, err error) {
 	h.observeFor(h.Observation(), h.Fence(), what, err)
 }
 
-// observeFor is observe for the call that had the lease with that fence.
+// observeFor reports an event as one of the call o, which had the lease with that fence.
 func (h *Lease) observeFor(o *Observation, fence uint64, what EventType, err error) {
 	if h.observer != nil && h.observer.LeaseEvent(what) {
 		return
@@ -232,15 +231,15 @@ func (h *Lease) Snapshot() claim.Claim {
 	return h.Claim
 }
 
-// Cleanup is what releases the lease, or has; nil: it was not released.
+// Cleanup returns the lease's cleanup, which may have ended; nil: the lease was not released.
 func (h *Lease) Cleanup() *Cleanup {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
 	return h.cleanup
 }
 
-// State returns the lease's deadline, and its error once it has ended. Other than Err it does not check the deadline and has no
-// effect, so it may be called with a mutex of the caller locked.
+// State returns the lease's deadline, and its error once it has ended. Unlike Err, it does not end a lease whose deadline has passed, so no
+// Observer is called, and a caller may hold the mutex that its Observer locks.
 func (h *Lease) State() (deadline time.Time, err error) {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
@@ -268,7 +267,7 @@ func (h *Lease) CheckDeadline() {
 // Deadline returns until when the lease is valid if it is not renewed.
 func (h *Lease) Deadline() time.Time { return h.lock.k.Time(h.Snapshot().Deadline()) }
 
-// Observation returns the call that acquired or converted the lease, for the observer.
+// Observation returns that of the call that acquired the lease, or converted it last.
 func (h *Lease) Observation() *Observation {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
@@ -278,10 +277,10 @@ func (h *Lease) Observation() *Observation {
 // Token returns the identity of the lease.
 func (h *Lease) Token() string { return h.token }
 
-// Serial returns what messages name it by.
+// Serial returns the part of the token that names the lease in messages.
 func (h *Lease) Serial() string { return h.serial }
 
-// Fence returns the fencing token. A conversion raises it.
+// Fence returns the fence, which a conversion raises.
 func (h *Lease) Fence() uint64 { return h.fence.Load() }
 
 // Since returns when the lease was granted.

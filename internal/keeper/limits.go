@@ -49,10 +49,10 @@ func (lim *Limits) own() int {
 	return lim.AtOnce
 }
 
-// TooSoon is the cause of a refusal if the request cannot be granted before a certain time: first, permits must return by the
-// clock, for it and for the requests ahead of it.
+// TooSoon is the cause of a refusal if the server knows when enough permits will have returned by the clock, for the request and for those ahead
+// of it.
 type TooSoon struct {
-	After time.Duration // from when the answer came, which was after the server looked
+	After time.Duration // from when the answer came
 	At    time.Time
 }
 
@@ -61,7 +61,7 @@ func (ts *TooSoon) Error() string {
 	return fmt.Sprintf("not before %v from now", ts.After)
 }
 
-// tooSoon returns a TooSoon of so many ms after now, or nil if that is not known.
+// tooSoon returns a TooSoon for ms after now, or nil if ms is not positive, because the time is not known.
 func tooSoon(now time.Time, ms int64) error {
 	if ms <= 0 {
 		return nil
@@ -97,8 +97,7 @@ func (l *Lock) Take(ctx context.Context, t Terms) (fence uint64, err error) {
 	return h.Fence(), nil
 }
 
-// TryTake is Take for a caller who does not wait, and returns what remains of the window. A refusal is not an error; the fence is
-// 0 then.
+// TryTake takes permits without waiting, and returns what remains of the window. If they are refused, the fence is 0, and there is no error.
 func (l *Lock) TryTake(ctx context.Context, t Terms) (q Quota, fence uint64, err error) {
 	q, h, err := l.tryTake(ctx, t, l.Try)
 	if h == nil {
@@ -107,8 +106,8 @@ func (l *Lock) TryTake(ctx context.Context, t Terms) (q Quota, fence uint64, err
 	return q, h.Fence(), nil
 }
 
-// TryTakeLease is TryTake for the process itself, of which the observer is not told. It returns the lease of a request that was granted, which
-// holds nothing; else nil.
+// TryTakeLease takes permits for the process itself (package ahead), without events. granted is nil if they are refused. It holds nothing, but
+// releasing it gives the permits back.
 func (l *Lock) TryTakeLease(ctx context.Context, t Terms) (q Quota, granted *Lease, err error) {
 	return l.tryTake(ctx, t, func(ctx context.Context, t Terms) (*Lease, error) { return l.Request(ctx, t, false) })
 }
@@ -132,8 +131,8 @@ func (l *Lock) Limit(ctx context.Context, limit int) (protocol.LimitReply, error
 	return l.setLimit(ctx, limit, 0)
 }
 
-// Pause keeps permits that return by the clock from being granted, for d from when the server does it, or as long as an earlier
-// pause lasts, if that is longer.
+// Pause keeps permits that return by the clock from being granted, for d from when the server runs the call. An earlier pause that lasts longer
+// stays in force.
 func (l *Lock) Pause(ctx context.Context, d time.Duration) error {
 	_, err := l.setLimit(ctx, 0, d.Milliseconds())
 	return err
@@ -145,7 +144,7 @@ func (l *Lock) Resume(ctx context.Context) error {
 	return err
 }
 
-// setLimit sets the limit and the pause, as limit.lua has them, unless they are 0.
+// setLimit sets the limit, and the pause in ms (negative: none), by limit.lua. 0 changes nothing.
 func (l *Lock) setLimit(ctx context.Context, limit int, pause int64) (protocol.LimitReply, error) {
 	for {
 		if err := server.ContextError(ctx); err != nil {

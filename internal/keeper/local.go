@@ -9,46 +9,45 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
-// localQueues is the local queues of a keeper: who waits for a name, in this process, before one of them asks the server. It is safe for concurrent
-// use.
+// localQueues has a queue for each name that callers of this process want. The caller that has the turn asks the server, and the others wait for
+// the turn, so the server sees one waiter per process. It is safe for concurrent use.
 type localQueues struct {
 	s     *server.Server
-	stale func(key string) // called if the answer that a caller's deadline needs is not recent
+	stale func(key string) // see newLocalQueues
 
 	mu     sync.Mutex // guards the fields below
 	byName map[string]*localQueue
 }
 
-// newLocalQueues returns local queues. Shortly before the deadline of a caller, it calls stale with the name's key, so that a heartbeat finds out
-// whether the server still answers.
+// newLocalQueues returns local queues without callers. They call stale with a name's key shortly before the deadline of a caller, so that a
+// heartbeat finds out whether the server still answers.
 func newLocalQueues(s *server.Server, stale func(key string)) *localQueues {
 	return &localQueues{s: s, stale: stale, byName: map[string]*localQueue{}}
 }
 
-// localQueue holds the callers of this process that wait for one name. Only the first of them sends requests, so the server
-// sees one waiter per process, however many callers there are.
+// localQueue holds the callers that wait for the turn of one name. It exists while a caller has the turn.
 type localQueue struct {
-	waiting list.List // of chan struct{}, each closed and removed when the turn comes; guarded by localQueues' mu
+	waiting list.List // of chan struct{}, each closed and removed when its caller gets the turn; guarded by localQueues' mu
 }
 
-// Turn is that of a caller in a local queue. The zero Turn is none.
+// Turn says how a caller came by its turn in a local queue. The zero Turn is none.
 type Turn struct {
 	Since  time.Time // when the caller came
-	Waited bool      // another one had the turn before it
+	Waited bool      // the caller had to wait for another one
 }
 
-// Judge says whether the servers of a lock answer: a Lock of its server, and a majority of several.
+// Judge says whether the servers of a lock answer: a Lock for its one server, quorum.Majority for several.
 type Judge interface {
-	// Outage returns why it is not known whether the lock is held, though others of the process are ahead of the caller; nil: they answer.
+	// Outage returns why the servers do not answer, so that nobody knows whether the lock is held; nil: they answer.
 	Outage(now time.Time) error
-	// Exhausted returns why the retry policy gives up requests of a caller who came at that time; nil: it does not.
+	// Exhausted returns why the retry policy gives up on the requests of a caller who came at since; nil: it does not.
 	Exhausted(since, now time.Time) error
 }
 
 // Wait blocks until it is the caller's turn, until ctx ends, or until the keeper is closed. The caller must call Leave to end its turn.
 //
-// If the caller before has given up because the server does not answer, and this one has waited for as long since that time, it fails
-// as well: an outage costs each caller one MaxElapsed, and not one for each caller before it.
+// A caller whose turn comes when the server has not answered for MaxElapsed since the caller came fails at once. Ten callers in a queue
+// thus fail after one MaxElapsed, and the last one not after ten.
 func (w *localQueues) Wait(ctx context.Context, key string, j Judge) (Turn, error) {
 	since := time.Now()
 	w.mu.Lock()
@@ -86,7 +85,7 @@ func (w *localQueues) Wait(ctx context.Context, key string, j Judge) (Turn, erro
 	return Turn{}, err
 }
 
-// abandon removes a caller that waits no more from the queue. It reports false if its turn has come: then it is no more in the queue.
+// abandon removes a caller that gives up from the queue. It reports false if the caller has got the turn, and so has to call Leave.
 func (w *localQueues) abandon(q *localQueue, place *list.Element) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

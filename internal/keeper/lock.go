@@ -43,14 +43,14 @@ type Terms struct {
 	Flags  string // lower-case letters; those of a semaphore come from its limits
 	Number int    // a count of permits, or a writer's streak; 0: none
 
-	Observer    Observer     // what is told of the lease; nil: nothing
-	Queued      func()       // called when the server has queued the request; nil: nothing
-	Observation *Observation // the call, for the observer, which has been told of its start; nil: it is told by Acquire, Try and Upgrade
-	Turn        Turn         // of the caller in the local queue, or before other calls of this process; zero: it waits for it, if there is such a queue
+	Observer    Observer     // gets the events of the lease; nil: the keeper's hooks alone
+	Queued      func()       // called when the server has queued the request; may be nil
+	Observation *Observation // of the call, whose start was reported already; nil: Acquire, Try and Upgrade report it
+	Turn        Turn         // the caller's turn among the callers of this process; zero: it waits in the local queue, if the lock has one
 
 	note  string // of the caller; see WithNote
-	lease *Lease // the lease that is to write; see Upgrade
-	quota *Quota // what the answer says of the window, if a caller who does not wait wants to know
+	lease *Lease // the lease to convert; see Upgrade and Downgrade
+	quota *Quota // where to store what the answer says of the window; nil: nowhere
 }
 
 // Lock returns the lock of a spec. The error is ErrInvalid.
@@ -69,7 +69,7 @@ func (k *Keeper) newLock(spec Spec) (*Lock, error) {
 	shared := server.Spec{Scripts: spec.Scripts, Name: spec.Name, MetadataTTL: k.Config.MetadataTTL}
 	if spec.Limits != nil {
 		shared.PolicyArg = spec.Limits.policyArg()
-		shared.MetadataTTL += 2 * spec.Limits.Per // half of this may have passed at the last use
+		shared.MetadataTTL += 2 * spec.Limits.Per // after a use, the metadata is only sure to last half of this
 		if spec.Limits.clockOnly() {
 			spec.TTL = k.Config.HeartbeatTimeout // of a grant by a message, until it is confirmed
 		}
@@ -174,8 +174,8 @@ func (l *Lock) acquire(ctx context.Context, t Terms, wait bool, by func(*Lock, c
 	return h, nil
 }
 
-// WatchWait logs who holds the lock if stop is not called within the keeper's LongWait; see views.LongWaits. holders reads that; nil: at the
-// lock's server.
+// WatchWait logs who holds the lock if stop is not called within the keeper's LongWait; see views.LongWaits. holders reads the holders; nil:
+// they are read from the lock's server.
 func (l *Lock) WatchWait(holders func(ctx context.Context, most int) ([]views.Holder, int, error)) (stop func()) {
 	if holders == nil {
 		holders = func(ctx context.Context, most int) ([]views.Holder, int, error) {
@@ -208,7 +208,7 @@ func (l *Lock) Request(ctx context.Context, t Terms, wait bool) (*Lease, error) 
 	return h, err
 }
 
-// acquireInTurn acquires when no other goroutine of this process that waits for the name is ahead, if the lock has a local queue.
+// acquireInTurn waits for the caller's turn among the goroutines of this process, if the lock has a local queue, and then makes the request.
 func (l *Lock) acquireInTurn(ctx context.Context, t Terms, wait bool) (*Lease, error) {
 	if wait && l.spec.LocalQueue && t.Turn == (Turn{}) {
 		var err error
@@ -238,7 +238,7 @@ func (l *Lock) Adopt(ctx context.Context, token string) (*Lease, error) {
 	return l.AdoptAs(ctx, token, nil)
 }
 
-// AdoptAs is Adopt of a lease that has an observer, or nil.
+// AdoptAs is Adopt with an observer for the lease, which may be nil.
 func (l *Lock) AdoptAs(ctx context.Context, token string, observer Observer) (adopted *Lease, err error) {
 	err = l.k.Repeat(ctx, 0, func() (again bool, err error) {
 		r, err := l.Renew(ctx, token, func() int64 { return l.TTL })
@@ -255,7 +255,7 @@ func (l *Lock) AdoptAs(ctx context.Context, token string, observer Observer) (ad
 		now := l.k.Now()
 		var out claim.Effects
 		c := claim.Adopt(&l.Rules, r.Fence, l.k.Instant(r.Sent), now, &out)
-		if now >= c.Deadline() { // too late, as a grant may be
+		if now >= c.Deadline() { // the answer took too long
 			return true, ErrTooLate
 		}
 		h := l.NewLease(token, t.Serial, c, l.NewObservation(ctx, t.Flags))
