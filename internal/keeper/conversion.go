@@ -8,28 +8,27 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
-// This file makes leases of a read-write lock write, or read. A lease that is converted keeps its token, its timer and its contexts. Its
-// fence rises, and a mark at the server says that it does not do what its token says (lua/policy/rwlock.lua).
+// This file converts leases of a read-write lock, from reading to writing and back. A converted lease keeps its token, its timer and its
+// contexts. Its fence rises, and a mark at the server says that the lease does the opposite of what its token says (lua/policy/rwlock.lua).
 //
-// An upgrade is a request, with a token of its own, that waits like any other. It is granted no lease: from its grant on, the other lease
-// writes. To give it up is to release it: then that lease reads. A downgrade is one call.
+// An upgrade is a request with a token of its own, which waits like any other. Its grant is no lease: it makes the first lease write. Releasing
+// the request makes the first lease read again. A downgrade is one call, which deletes or sets the mark.
 
-// conversion is what a lease has that was converted, or is being converted. It is guarded by the lease's mu.
+// conversion is the state of a lease's conversions. It is guarded by the lease's Mu.
 type conversion struct {
-	calls     int    // that have converted the lease, or do
-	underWay  bool   // the last of them does
-	converted bool   // the lease does not do what its token says
-	upgrade   *Lease // the request by which it writes; nil: none
+	calls     int    // calls that have converted the lease, or tried to
+	underWay  bool   // the last of these calls has not returned
+	converted bool   // the lease does the opposite of what its token says
+	upgrade   *Lease // the request that made the lease write; nil: none
 }
 
-// writer is a lease that is certain to write, since it was converted and no call converts it now: by which call, and how its token is to
-// be read. The zero writer is no such lease.
+// writer identifies a period in which a lease surely writes: after so many calls of conversions, with this mark. The zero writer is none.
 type writer struct {
 	calls     int
 	converted bool
 }
 
-// writer returns the lease as such a one.
+// writer returns the current period, or the zero writer if the lease was never converted, is being converted, or reads.
 func (h *Lease) writer() writer {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
@@ -39,20 +38,20 @@ func (h *Lease) writer() writer {
 	return writer{}
 }
 
-// markLost reports whether the server takes the lease for a reader's, as after a failover that has lost the upgrade, by the answer to a
-// renewal that was sent when the lease was this writer. No conversion may have come between.
+// markLost reports whether the answer to a renewal shows that the server has lost the lease's upgrade, for example in a failover. sent is the
+// lease's writer when the renewal was sent; if a conversion has come between, the answer shows nothing.
 func (h *Lease) markLost(sent writer, r protocol.RenewReply) bool {
 	return sent.calls > 0 && r.Held && r.Converted != sent.converted && h.writer() == sent
 }
 
-// writesByToken reports whether a lease of this token writes that was not converted.
+// writesByToken reports whether a lease of this token writes before any conversion.
 func writesByToken(token string) bool {
 	t, _ := protocol.ParseToken(token)
 	return t.Flags != protocol.FlagRead
 }
 
-// beginConversion makes the caller the one that converts the lease, and returns what ends that. The error is ErrInvalid if the lease is not of
-// this lock, if another call converts it, or if it writes, or reads, already.
+// beginConversion makes sure that the caller is the only one that converts the lease, until it calls end. The error is ErrInvalid if the lease is
+// not of this lock, if another call converts it, or if it writes already, or reads already if write is false.
 func (l *Lock) beginConversion(h *Lease, write bool) (end func(), err error) {
 	if h == nil {
 		return nil, l.Fail(server.ErrReleased)
@@ -86,8 +85,8 @@ func (l *Lock) beginConversion(h *Lease, write bool) (end func(), err error) {
 	}, nil
 }
 
-// converted notes that the lease writes, by that request, or reads, if that is nil, and its fence. It tells the observer that the call which
-// had the lease so far has it no more; from now on events of the lease are of o. It reports false if the lease has ended.
+// converted notes that the lease writes, by an upgrade's request, or reads, if by is nil; and its new fence. It reports Released for the call that
+// had the lease so far; from now on the lease's events are of o. It returns false if the lease has ended.
 func (h *Lease) converted(by *Lease, fence uint64, o *Observation) bool {
 	h.Mu.Lock()
 	if h.ErrLocked() != nil {
@@ -102,15 +101,15 @@ func (h *Lease) converted(by *Lease, fence uint64, o *Observation) bool {
 	return true
 }
 
-// Upgrade makes a lease write, when no other lease is left, and waits for that, ahead of all waiting writers. The lease is held and renewed
-// meanwhile. After an error it reads as before. o is the call, for the observer, which was told of its start; nil: it is told here.
+// Upgrade waits until no other lease is left, ahead of all waiting writers, and makes the lease write. The lease is held and renewed meanwhile.
+// After an error it reads as before. o is the call, whose start was reported already; nil: Upgrade reports it.
 func (l *Lock) Upgrade(ctx context.Context, h *Lease, o *Observation) error {
 	t := Terms{Flags: protocol.FlagUpgrade, lease: h, Observation: o}
 	_, err := l.acquire(ctx, t, true, (*Lock).upgrade)
 	return err
 }
 
-// upgrade is Upgrade of the lease that the terms name, which it returns.
+// upgrade makes the lease of the terms write, and returns it.
 func (l *Lock) upgrade(ctx context.Context, t Terms, wait bool) (*Lease, error) {
 	h := t.lease
 	end, err := l.beginConversion(h, true)
@@ -140,16 +139,17 @@ func (l *Lock) upgrade(ctx context.Context, t Terms, wait bool) (*Lease, error) 
 	return nil, err
 }
 
-// Downgrade makes a lease read, which writes. It blocks until the server has answered, until ctx ends, or until the retry policy gives up. If
-// the call may have run by then, or may still run, the lease reads from then on as well, and the call is repeated in the background: the
-// server may have it as a writer's until that is answered. After an error it has ended, or writes as before. o is as for Upgrade.
+// Downgrade makes a lease that writes read. It blocks until the server has answered, until ctx ends, or until the retry policy gives up. If there
+// is no answer and the call may have run or may still run, the lease reads from now on, without an error, and the call is repeated in the
+// background; until it is answered, the server may keep other readers out. After an error the lease has ended or writes as before. o is the
+// call, whose start was reported already; nil: Downgrade reports it.
 func (l *Lock) Downgrade(ctx context.Context, h *Lease, o *Observation) error {
 	t := Terms{Flags: protocol.FlagRead, lease: h, Observation: o}
 	_, err := l.acquire(ctx, t, false, (*Lock).downgrade)
 	return err
 }
 
-// downgrade is Downgrade of the lease that the terms name, which it returns.
+// downgrade makes the lease of the terms read, and returns it.
 func (l *Lock) downgrade(ctx context.Context, t Terms, _ bool) (*Lease, error) {
 	h := t.lease
 	end, err := l.beginConversion(h, false)
@@ -187,7 +187,7 @@ func (l *Lock) downgrade(ctx context.Context, t Terms, _ bool) (*Lease, error) {
 	return nil, l.Fail(err)
 }
 
-// doubtfulUpgrade returns the token of the request by which the lease writes, if a copy of that may still be under way; else "".
+// doubtfulUpgrade returns the token of the upgrade's request if a copy of that request may still arrive; else "".
 func (h *Lease) doubtfulUpgrade() string {
 	h.Mu.Lock()
 	by := h.conversion.upgrade
@@ -198,7 +198,7 @@ func (h *Lease) doubtfulUpgrade() string {
 	return by.token
 }
 
-// sendDowngrade asks the server to let a lease read that writes with that fence, as RoundTrip does. It does not grant that upgrade again.
+// sendDowngrade asks the server to make the lease read, if it writes with this fence, and to refuse copies of the upgrade's request with this token.
 func (h *Lease) sendDowngrade(ctx context.Context, fence uint64, upgrade string) (r protocol.DowngradeReply, inDoubt bool, err error) {
 	call, inDoubt, err := h.lock.k.RoundTrip(ctx, 0, func(p *server.Pending) { h.lock.SetDowngrade(&p.Call, h.token, fence, upgrade) })
 	if err == nil {

@@ -10,29 +10,29 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 )
 
-// actions are what is done after a step of a claim: at first what must not be seen apart from it, with the lease's mu locked, and
-// then the rest.
+// actions are what is done after a step of a claim. begin does what nobody may see apart from the step, under the lease's Mu, and finish the
+// rest, without Mu.
 type actions struct {
 	claim.Effects
 	event       claim.Kind
 	request     *request        // of the lease; nil: it has none any more
 	ask         *transport.Call // to be sent
-	endContexts func()
-	err         error    // with which the lease has ended
-	cleanup     *Cleanup // to be sent, or has ended
-	leased      bool     // the request was granted a lease
-	pending     bool     // the request had not ended before
-	unwanted    bool     // the keeper was closed meanwhile
+	endContexts func()          // cancels the contexts of a lease that has ended
+	err         error           // with which the lease has ended
+	cleanup     *Cleanup        // to be sent, or has ended
+	leased      bool            // the request was granted a lease
+	pending     bool            // the request had not ended before the step
+	unwanted    bool            // the keeper was closed meanwhile
 }
 
-// completeLocked adds to an event what the lease and its request know, and notes what has failed.
+// completeLocked adds to an event what the lease and its request know, and notes the error of a call that has failed.
 func (h *Lease) completeLocked(ev *claim.Event, cause error) {
 	switch ev.Kind {
 	case claim.RenewFailed:
 		ev.Pause, h.lastErr = h.pauseLocked(), cause
 	case claim.ReleaseFailed:
-		// One that was interrupted, because its caller's context has ended or the keeper is closed, says nothing about the server: the next
-		// one is sent at once.
+		// An attempt that was interrupted, because ctx has ended or the keeper is closed, says nothing about the server: the next one is sent
+		// at once.
 		if !errors.Is(cause, transport.ErrInterrupted) {
 			ev.Pause, ev.Last = h.lock.k.RetryPause(h.pauseLocked())
 		}
@@ -50,7 +50,7 @@ func (h *Lease) completeLocked(ev *claim.Event, cause error) {
 	}
 }
 
-// begin steps the claim. The caller holds Mu.
+// begin steps the claim, and does what must be done under Mu, which the caller holds.
 func (a *actions) begin(h *Lease, now claim.Instant, ev *claim.Event, cause error) {
 	l, k := h.lock, h.lock.k
 	h.completeLocked(ev, cause)
@@ -93,7 +93,7 @@ func (a *actions) begin(h *Lease, now claim.Instant, ev *claim.Event, cause erro
 	}
 }
 
-// deliver notes how the request has ended.
+// deliver notes how the request has ended. The caller holds Mu.
 func (a *actions) deliver(h *Lease, cause error) {
 	granted := h.Claim.Active() || h.Claim.State() == claim.Permitted
 	if granted {
@@ -120,7 +120,7 @@ func (a *actions) delivered(h *Lease) {
 	h.Mu.Unlock()
 }
 
-// finish does what is to be done without Mu.
+// finish does what must be done without Mu: it calls others, and sends.
 func (a *actions) finish(h *Lease, by func(*transport.Call)) {
 	l := h.lock
 	if a.Impossible {
@@ -169,13 +169,13 @@ func (a *actions) finish(h *Lease, by func(*transport.Call)) {
 	}
 }
 
-// LogBug logs that an event has come which cannot come in that state, unless another one was logged lately.
+// LogBug logs that an event has come that cannot come in that state, unless another one was logged lately.
 func (l *Lock) LogBug(token, state, event string) {
 	l.k.bugs.Log(l.k.Config.Log, slog.LevelError, "lockkeeper: an event came that cannot come in this state; this is a bug, please report it",
 		"kind", l.Kind(), "name", l.Name(), "token", token, "state", state, "event", event)
 }
 
-// observeEnd reports that the lease has ended for its holder. The Observation of a call that has failed drops what nobody ever had.
+// observeEnd reports that the lease has ended for its holder. If no caller ever got the lease, its Observation drops the event.
 func (h *Lease) observeEnd(a *actions) {
 	what, err := Lost, a.err
 	if reason := h.Snapshot().Reason(); reason == claim.ByRelease || reason == claim.ByForgetting {
@@ -184,12 +184,12 @@ func (h *Lease) observeEnd(a *actions) {
 	h.observe(what, err)
 }
 
-// pauseLocked returns the pause before the next attempt of what is being repeated.
+// pauseLocked returns the pause before the next attempt of a call that is repeated.
 func (h *Lease) pauseLocked() time.Duration {
 	return h.lock.k.Config.Retry.Next(&h.backoff)
 }
 
-// breakerKnown handles the answer who has broken what the token had; nil: nobody, as far as is known.
+// breakerKnown handles the answer to AskBreaker: b has broken the request or lease; nil: nobody, as far as is known.
 func (h *Lease) breakerKnown(b *protocol.Breaker) {
 	if b == nil {
 		h.Step(claim.Event{Kind: claim.NotBroken}, nil)

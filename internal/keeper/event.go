@@ -27,7 +27,7 @@ const (
 	LimitChanged
 	Leaked
 	Succeeded
-	Refused // only of an Observer: the server does not have the lease any more, and is asked why; Lost follows
+	Refused // for an Observer only: the server does not have the lease any more, and is asked why; Lost follows
 )
 
 // The modes of a read-write lock.
@@ -39,8 +39,8 @@ const (
 // Event is something that happened to one request or lease.
 type Event struct {
 	Type     EventType
-	Context  context.Context // of the call; nil if the event is not about one
-	Request  uint64          // the number of the call; 0 if the event is not about one
+	Context  context.Context // of the call; nil if the event is not about a call
+	Request  uint64          // the number of the call; 0 if the event is not about a call
 	Mode     string          // ModeRead or ModeWrite of a read-write lock, else ""
 	Kind     string          // "mutex"
 	Name     string
@@ -53,9 +53,9 @@ type Event struct {
 	Err      error
 }
 
-// Observation identifies the call that events are about: of a request, and of the lease that it was granted. It is nil where the keeper
-// has no observer. Close may release a lease whose call has not returned, and which the caller does not get if its context ends. So the
-// observer is told of what happens to a lease after the end of its call, and only if that has succeeded.
+// Observation identifies the call that events are about: the events of a request, and of the lease that it was granted. It is nil if the keeper
+// has no observer. Events of the lease are reported only after the call has ended, and only if it has succeeded. For example, Close releases a
+// lease just before its call returns: the observer gets AcquireDone and then Released or, if the call fails because ctx has ended, no Released.
 type Observation struct {
 	observe func(Event)
 	lock    *server.Resource
@@ -65,8 +65,8 @@ type Observation struct {
 
 	mu    sync.Mutex // guards what follows
 	got   time.Time  // when the call has ended or, until then, when it began
-	calls bool       // it has started and has not ended
-	fails bool       // it has failed
+	calls bool       // the call has started and has not ended
+	fails bool       // the call has failed
 	later []Event    // of leases, while the call is under way
 }
 
@@ -78,8 +78,7 @@ func (o *Observation) Starts() {
 	}
 }
 
-// Ends reports that the call ends. Without an error the caller has got the lease of that token, which was granted inside the process if local
-// is set.
+// Ends reports that the call ends. Without an error the caller gets the lease of the token; local says that it was granted inside the process.
 func (o *Observation) Ends(token string, fence uint64, local bool, err error) {
 	if o == nil {
 		return
@@ -96,7 +95,7 @@ func (o *Observation) Ends(token string, fence uint64, local bool, err error) {
 	}
 }
 
-// OfLease reports an event of a lease of the call, with the time since the call got it.
+// OfLease reports an event of the lease that the call got, with the time since then.
 func (o *Observation) OfLease(ev Event) {
 	if o == nil {
 		return
@@ -116,7 +115,7 @@ func (o *Observation) OfLease(ev Event) {
 // events passes the events of a keeper to its observer.
 type events struct {
 	observe func(Event)   // nil: there is none
-	calls   atomic.Uint64 // of which it was told
+	calls   atomic.Uint64 // the number of the last call
 }
 
 // Report passes an event to the observer, if there is one.
@@ -135,7 +134,7 @@ func newEvent(l *server.Resource, t EventType, o *Observation) Event {
 	return ev
 }
 
-// modeOf returns what a request with these flags asks for.
+// modeOf returns the mode of a request with these flags, "" if it is not of a read-write lock.
 func modeOf(flags string) string {
 	switch {
 	case strings.ContainsAny(flags, protocol.FlagWrite+protocol.FlagUpgrade):

@@ -142,7 +142,7 @@ func (h *Lease) onTimer(now time.Time) {
 // Rename changes the token of a lease that nobody else knows yet.
 func (h *Lease) Rename(token, serial string) { h.token, h.serial = token, serial }
 
-// Start adds an adopted lease to those that are held, and sets its timer, for the first renewal. It reports false after Close.
+// Start adds an adopted lease to the held leases, and sets its timer, for the first renewal. It reports false after Close.
 func (h *Lease) Start(fence uint64, at claim.Instant) bool {
 	h.fence.Store(fence)
 	if !h.lock.k.leases.add(h) {
@@ -267,7 +267,7 @@ func (h *Lease) CheckDeadline() {
 // Deadline returns until when the lease is valid if it is not renewed.
 func (h *Lease) Deadline() time.Time { return h.lock.k.Time(h.Snapshot().Deadline()) }
 
-// Observation returns that of the call that acquired the lease, or converted it last.
+// Observation returns the Observation of the call that acquired the lease, or converted it last.
 func (h *Lease) Observation() *Observation {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()

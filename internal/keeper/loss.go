@@ -13,8 +13,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 )
 
-// This file handles that somebody else has ended a lease or a request of this keeper: a message says so, or the server, when it is asked
-// why it does not have the lease. The other side is in package views.
+// This file handles that somebody has ended a lease or a request of this keeper by Break: a message says so, or the server, when it is asked why
+// it does not have the lease. Package views has Break.
 
 // Broken handles the message that somebody has ended the lease of this serial.
 func (k *Keeper) Broken(serial string, b protocol.Breaker) {
@@ -39,8 +39,8 @@ func (h *Lease) Broken(b protocol.Breaker) {
 // reasonTimeout bounds how long the server is asked why a lease is gone.
 const reasonTimeout = claim.ReasonTimeout
 
-// askBreaker asks who has broken what a token had, since the message may have been lost, or been sent when the keeper was not
-// subscribed. The tombstone knows for a minute. then is called with nil if nobody has, or there is no answer.
+// askBreaker asks the server who has broken the request or lease of a token, because the message may have been lost, or sent when the keeper was
+// not subscribed. The tombstone knows for a minute. then is called with nil if nobody has, or if the call fails.
 func (l *Lock) askBreaker(token string, then func(b *protocol.Breaker)) {
 	call := &transport.Call{Done: transport.Func(func(call *transport.Call) {
 		var b *protocol.Breaker
@@ -54,9 +54,8 @@ func (l *Lock) askBreaker(token string, then func(b *protocol.Breaker)) {
 	l.k.Transport.Send(call)
 }
 
-// gone asks why the server does not have the lease of a token any more. All that find this out in the answer to a call go on here, since
-// the message of a break may have been lost. then is called with who has broken it, or with nil if nobody is known to have or there is
-// no answer within reasonTimeout. It is called once, and may be called at once.
+// gone asks who has broken a lease that the server does not have any more. then is called once, perhaps before gone returns; with nil if nobody
+// is known to have broken the lease, or if there is no answer within reasonTimeout.
 func (l *Lock) gone(token string, then func(b *protocol.Breaker)) {
 	var answered atomic.Bool
 	timeout := &timers.Timer{}
@@ -71,7 +70,7 @@ func (l *Lock) gone(token string, then func(b *protocol.Breaker)) {
 	l.askBreaker(token, once)
 }
 
-// lossOf returns why a lease is gone, by what gone has found.
+// lossOf returns why a lease is gone, if b has broken it; nil: nobody, as far as is known.
 func (k *Keeper) lossOf(b *protocol.Breaker) error {
 	if b == nil {
 		return ErrNotHeld
@@ -79,8 +78,8 @@ func (k *Keeper) lossOf(b *protocol.Breaker) error {
 	return k.cfg.Broken(b.By, b.Reason)
 }
 
-// GoneError returns the error of a call that finds that the server does not have the lease of a token any more. It blocks until it is
-// known why, for reasonTimeout at most, or until ctx ends.
+// GoneError returns the error for a lease that the server does not have any more. It blocks until the server has said whether somebody has
+// broken it, for reasonTimeout at most, or until ctx ends.
 func (l *Lock) GoneError(ctx context.Context, token string) error {
 	reason := make(chan error, 1)
 	l.gone(token, func(b *protocol.Breaker) { reason <- l.k.lossOf(b) })
@@ -92,8 +91,8 @@ func (l *Lock) GoneError(ctx context.Context, token string) error {
 	}
 }
 
-// LoseRefused ends a lease that the server does not have any more, and returns its error when it has ended, as it is known whether somebody has
-// broken it; or another ErrLost when ctx ends.
+// LoseRefused ends a lease that the server does not have any more, and returns the lease's error. It blocks until the lease has ended, because
+// the server is asked first who has broken it. If ctx ends before, the error is another ErrLost.
 func (h *Lease) LoseRefused(ctx context.Context) error {
 	h.Step(claim.Event{Kind: claim.Refused}, nil)
 	if !server.WaitFor(ctx, h.Done()) {
@@ -117,9 +116,9 @@ func (k *Keeper) leasesOf(serial string) (list []*Lease) {
 	return list
 }
 
-// listen subscribes to the keeper's channel in the background, when a lease is granted for the first time, and again when one is renewed
-// after a refusal: so the holder is told at once if somebody breaks it. On a Cluster, where each name has a channel of its own, that
-// would be too many.
+// listen subscribes to the keeper's channel in the background, so that a holder learns at once that somebody has broken its lease. It is called
+// at the first grant, and at renewals, in case the server has refused the subscription before. On a Cluster it does nothing, because each name
+// has a channel of its own, and these would be too many.
 func (l *Lock) listen(token string) {
 	k := l.k
 	if !k.Subscriber.Sharded() && strings.HasPrefix(token, k.ID()) && !k.Subscriber.IsSubscribed(l.Channel) {
@@ -130,8 +129,8 @@ func (l *Lock) listen(token string) {
 	}
 }
 
-// Gone handles that the server does not have the lease, as the answer to a call says. It calls then when the lease is lost, with the reason:
-// ErrNotHeld, or who has broken it.
+// Gone loses the lease, because an answer says that the server does not have it. It asks first who has broken it, and calls then afterwards with
+// the reason: ErrNotHeld, or who has broken the lease.
 func (h *Lease) Gone(then func(error)) {
 	l := h.lock
 	l.gone(h.token, func(b *protocol.Breaker) {

@@ -12,35 +12,35 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
-// A grant is published to the keeper of the waiter. A message can be lost; safety never depends on one, and a waiter that
-// missed one learns of its grant
+// The server publishes a message about each grant to the waiter's keeper. A message can be lost. Then nothing is granted twice, because the
+// grant is at the server; and the waiter learns of it all the same:
 //
-//   - from the reply to its next heartbeat, at most HeartbeatInterval later (update in queue.go);
-//   - at once, if the connection was lost: when the new subscription is acknowledged, all waiters send a heartbeat;
-//   - a connection that is up but dead does not answer a PING, and is replaced (internal/pubsub/ping.go). It is sent one after a silence of 5 s,
-//     and at once when a heartbeat finds a grant whose message has not come (CheckGrant);
-//   - the script takes a grant back if the server sees no subscriber (deliver in lua/lib/admit.lua). The waiter keeps its place, and says
-//     from then on that it does not count on its subscription (isUnsubscribed in queue.go): its grants stand.
+//   - The next heartbeat finds the grant, at most HeartbeatInterval later (update in queue.go).
+//   - If the connection was lost, all waiters send heartbeats as soon as the new subscription is acknowledged (Keeper.subscribed).
+//   - A connection that is up but dead does not answer a PING, and is replaced (internal/pubsub/ping.go). The PING is sent after a silence of 5 s,
+//     and at once if a heartbeat finds a grant whose message has not come (CheckGrant).
+//   - If the server sees no subscriber, the script takes the grant back (deliver in lua/lib/admit.lua). The waiter rejoins in its place, and
+//     says from then on that it does not count on messages, so its grants stand (rejoin, isUnsubscribed in queue.go).
 
-// messages has, by their serials, those that messages of the keeper's subscription are for. It is safe for concurrent use.
+// messages has the requests that messages of the keeper's channels may be about. It is safe for concurrent use.
 type messages struct {
 	k       *Keeper
-	lostLog server.LogLimit // of messages that were lost
+	lostLog server.LogLimit // of lost messages
 
 	mu       sync.Mutex // guards what follows
 	closed   bool
 	requests map[string]*request // by serial
 
-	ignored       int       // messages since ignoredLogged
-	ignoredLogged time.Time // when ignored messages were last logged
+	ignored       int       // messages that were ignored since ignoredLogged
+	ignoredLogged time.Time // when that was last logged
 }
 
 func newMessages(k *Keeper) *messages {
 	return &messages{k: k, requests: map[string]*request{}}
 }
 
-// Register makes messages with this serial find a request. It reports closed after Close, and taken if another request has the serial.
-// With again, the request takes the place of that one: a part of a majority is asked for again under its token.
+// Register makes messages with this serial find a request. It reports closed after Close, and taken if another request has the serial. If again is
+// set, the request replaces the other one, because a part of a majority is asked for again under its token.
 func (m *messages) Register(serial string, r *request, again bool) (taken, closed bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -54,7 +54,7 @@ func (m *messages) Register(serial string, r *request, again bool) (taken, close
 	return false, false
 }
 
-// Unregister removes a request. A later one of the same serial stays.
+// Unregister removes a request. A later request of the same serial stays.
 func (m *messages) Unregister(serial string, r *request) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -63,7 +63,7 @@ func (m *messages) Unregister(serial string, r *request) {
 	}
 }
 
-// Close returns the requests, and lets no others be registered.
+// Close returns the requests, and makes Register refuse others.
 func (m *messages) Close() []*request {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -78,7 +78,7 @@ func (m *messages) Requests() int {
 	return len(m.requests)
 }
 
-// Tokens returns those of the requests.
+// Tokens returns the tokens of the requests.
 func (m *messages) Tokens() (list []string) {
 	m.mu.Lock()
 	requests := slices.Collect(maps.Values(m.requests))
@@ -109,7 +109,7 @@ func (m *messages) Received(payload string) {
 				r.Broken(*x.Broken)
 			}
 			m.k.Broken(x.Serial, *x.Broken) // also a lease that the request was granted meanwhile
-		case r == nil: // granted by a reply already, or abandoned: then its cleanup releases the grant
+		case r == nil: // the request was granted by a reply, or given up: then its cleanup releases the grant
 		case x.Fence > 0:
 			r.Step(claim.Event{Kind: claim.Woken, Fence: x.Fence}, nil)
 		default:
@@ -118,7 +118,7 @@ func (m *messages) Received(payload string) {
 	}
 }
 
-// ignoredInterval is the least time between two log lines about messages that are none of ours. Whoever may publish can send any number.
+// ignoredInterval is the least time between two log lines about messages that no keeper sends. Whoever may publish can send any number.
 const ignoredInterval = time.Minute
 
 // logIgnored logs that a message was ignored, and how many were since the last such line.
@@ -136,8 +136,8 @@ func (m *messages) logIgnored(err error, now time.Time) {
 	}
 }
 
-// CheckGrant finds out whether the message about a grant on the channel was lost, which the server had sent before it answered a heartbeat
-// that has found the grant: it may be on its way still. If it was lost, the subscription is replaced.
+// CheckGrant is called when a heartbeat has found a grant. If the grant's message has not come by the answer to a PING, it was lost, and the
+// subscription is replaced.
 func (m *messages) CheckGrant(r *request, channel string) {
 	if m.notified(r) {
 		return

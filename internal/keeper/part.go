@@ -8,15 +8,15 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
-// This file has what another package needs to build one lease of several, each at a server of its own and so of another
-// Keeper: a request that does not wait. Package quorum does so.
+// This file has what package quorum needs to build one lease of parts, each at a server of its own and so of a Keeper of its own: above all a
+// request that does not wait.
 
-// CloseObserver is notified by Close, once, after waiting calls have been ended and before any lease of the keeper ends. It is
-// called without any mutex of this package held.
+// CloseObserver is called by Close, once, after waiting calls have been ended and before any lease of the keeper ends. It is called without
+// any mutex of this package.
 type CloseObserver interface{ KeeperClosed() }
 
-// OnClose makes Close notify the observer, until RemoveOnClose is called with it. It returns false if Close has been called
-// already: then the observer is not notified.
+// OnClose makes Close call the observer, unless RemoveOnClose removes it before. It returns false if Close was called already: then the
+// observer is not called.
 func (k *Keeper) OnClose(o CloseObserver) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -26,7 +26,7 @@ func (k *Keeper) OnClose(o CloseObserver) bool {
 	return !k.closed
 }
 
-// RemoveOnClose undoes OnClose. Close may be notifying the observer at this moment, and is not waited for.
+// RemoveOnClose undoes OnClose. It does not wait for Close, which may be calling the observer at this moment.
 func (k *Keeper) RemoveOnClose(o CloseObserver) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -40,8 +40,7 @@ func (k *Keeper) AwaitsReplicas() bool { return k.cfg.ReplicaAck.enabled() }
 func (l *Lock) Keeper() *Keeper { return l.k }
 
 // WaitLocally blocks until the caller is the first one of this process that wants the lock's name. The caller must then call LeaveLocally, which
-// admits the next one. The error is ErrClosed, or that of a wait which ctx has ended; or that of a judge by whom the server has not answered for
-// too long since the caller came.
+// admits the next one. The error is ErrClosed, the error of a wait if ctx has ended, or the judge's if the servers have not answered for too long.
 func (l *Lock) WaitLocally(ctx context.Context, j Judge) (Turn, error) {
 	return l.k.local.Wait(ctx, l.KeyOf(server.QueueKey), j)
 }
@@ -60,20 +59,20 @@ func (l *Lock) NewToken(flags string, number int64, note string) string {
 type Part struct {
 	Lease      *Lease        // nil: not granted
 	Err        error         // why there is no lease
-	InDoubt    bool          // there is none, but the server may have granted one, or may still do so: the caller has to call CleanUp
-	Cleanup    *Cleanup      // the keeper's Close has begun that; nil: it has not
+	InDoubt    bool          // no lease, but the server may have granted one, or may still do so: the caller has to call CleanUp
+	Cleanup    *Cleanup      // begun by the keeper's Close, in place of CleanUp; nil: it was not
 	RetryAfter time.Duration // if refused: when the lease in the way expires at the latest; 0: not known
 }
 
-// AskPart asks the server for a lease with a token that may be used at other servers as well, and again later; it is part of one that began at
-// that time. It does not wait for another holder, and sends the request once more if its connection breaks. inDoubt says that an earlier
-// request with the token may still arrive. It does not block. answered is called once, with no mutex of this package held, and perhaps before
-// AskPart returns: when there is an answer, the keeper is closed, or stop is called.
+// AskPart asks the server for a part of a lease that began at since. The parts at all servers have one token, which may be used again later. The
+// request does not wait for another holder, and is sent once more if its connection breaks. inDoubt says that an earlier request with the token
+// may still arrive. AskPart does not block: answered is called once, perhaps before AskPart returns, when there is an answer, the keeper is
+// closed, or stop is called. It is called without any mutex of this package.
 func (l *Lock) AskPart(token string, since time.Time, observer Observer, inDoubt bool, answered func(Part)) (stop func()) {
 	r := &request{part: &partRequest{answered: answered}, mode: claim.Part, policyArg: ""}
 	c := claim.New(claim.Part, false, inDoubt)
 	c.SetSince(l.k.Instant(since))
-	// It is registered under the token. A serial in it may be of another keeper, and so equal to one of this keeper's.
+	// It is registered under the token, because the serial in the token is another keeper's, and this keeper may have drawn the same one.
 	r.Lease = l.NewLease(token, token, c, nil)
 	r.request, r.observer = r, observer
 	if _, closed := l.k.messages.Register(r.Serial(), r, true); closed {
@@ -85,13 +84,13 @@ func (l *Lock) AskPart(token string, since time.Time, observer Observer, inDoubt
 	return func() { r.Step(claim.Event{Kind: claim.Cancelled}, server.ErrNoAnswer) }
 }
 
-// partRequest is what a request for a part has besides.
+// partRequest is what only a request for a part has.
 type partRequest struct {
 	answered   func(Part)
 	retryAfter time.Duration // guarded by the lease's mu
 }
 
-// answerPart tells what has become of a request for a part, which has ended.
+// answerPart passes the result of a request for a part to the caller of AskPart.
 func (r *request) answerPart() {
 	p := Part{RetryAfter: r.part.retryAfter, Err: r.result()}
 	if p.Err == nil {

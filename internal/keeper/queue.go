@@ -17,13 +17,13 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// waitQueues is those who wait at the server, by name. It is safe for concurrent use.
+// waitQueues has a waitQueue for each name whose waiters the server has queued. It is safe for concurrent use.
 type waitQueues struct {
 	k     *Keeper
 	rules queue.Rules
 
 	mu     sync.Mutex            // guards the field below
-	byName map[string]*waitQueue // by the name's queue
+	byName map[string]*waitQueue // by the key of the server's queue
 }
 
 func newWaitQueues(k *Keeper) *waitQueues {
@@ -33,7 +33,7 @@ func newWaitQueues(k *Keeper) *waitQueues {
 	}
 }
 
-// waitQueue holds the waiters of one name in this keeper, and does what their queue.Queue decides.
+// waitQueue holds this keeper's waiters of one name, and does what their queue.Queue decides.
 type waitQueue struct {
 	of    *waitQueues
 	lock  *server.Resource // any lock of the name, for its keys and scripts
@@ -41,7 +41,7 @@ type waitQueue struct {
 
 	mu       sync.Mutex // guards the fields below
 	requests map[*request]struct{}
-	state    queue.Queue    // with as many waiters
+	state    queue.Queue    // counts these requests
 	backoff  random.Backoff // while heartbeats fail
 }
 
@@ -51,7 +51,7 @@ func (ws *waitQueues) newQueue(l *server.Resource) *waitQueue {
 	return q
 }
 
-// setTimerLocked sets the timer as the state says. The caller holds mu, so that another event does not come between.
+// setTimerLocked sets the timer as out says. The caller has held mu since the event, so that no other event sets the timer first.
 func (q *waitQueue) setTimerLocked(out *queue.Effects) {
 	k := q.of.k
 	switch {
@@ -62,8 +62,7 @@ func (q *waitQueue) setTimerLocked(out *queue.Effects) {
 	}
 }
 
-// join adds a request that the server has queued to those of its name, and schedules the next heartbeat. The caller holds the request's
-// mutex.
+// join adds a request that the server has queued to the queue of its name, and schedules the next heartbeat. The caller holds the request's Mu.
 func (ws *waitQueues) join(r *request) {
 	l, key := r.lock.AtServer(), r.lock.KeyOf(server.QueueKey)
 	id, _, _ := strings.Cut(r.token, ":")
@@ -79,7 +78,7 @@ func (ws *waitQueues) join(r *request) {
 	ws.mu.Unlock()
 }
 
-// join adds a request. The caller holds the request's mutex.
+// join adds a request. The caller holds the request's Mu.
 func (q *waitQueue) join(r *request) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -89,7 +88,7 @@ func (q *waitQueue) join(r *request) {
 	q.setTimerLocked(&out)
 }
 
-// waiters returns how many requests are in the queues.
+// waiters returns the number of requests in all queues.
 func (ws *waitQueues) waiters() (n int) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -101,7 +100,7 @@ func (ws *waitQueues) waiters() (n int) {
 	return n
 }
 
-// leave removes a request, if it is in the queue of its name, and the queue if it is empty.
+// leave removes a request from the queue of its name, if it is there, and the queue if it is empty then.
 func (ws *waitQueues) leave(r *request) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -112,7 +111,7 @@ func (ws *waitQueues) leave(r *request) {
 	}
 }
 
-// leave removes a request, if it is in the queue, and reports whether nobody waits any more.
+// leave removes a request, and reports whether the queue is empty then. It reports false if the request is not in the queue.
 func (q *waitQueue) leave(r *request) (empty bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -126,7 +125,7 @@ func (q *waitQueue) leave(r *request) (empty bool) {
 	return out.Empty
 }
 
-// firstBeatBy makes the first waiter of the request's queue send a heartbeat at that time at the latest, as a message asked for.
+// firstBeatBy makes the first waiter of the request's queue send a heartbeat by at, because a message has asked for that.
 func (ws *waitQueues) firstBeatBy(r *request, at claim.Instant) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -135,7 +134,7 @@ func (ws *waitQueues) firstBeatBy(r *request, at claim.Instant) {
 	}
 }
 
-// heartbeatsBy makes all waiters of the request's queue send heartbeats at that time at the latest.
+// heartbeatsBy makes all waiters of the request's queue send heartbeats by at.
 func (ws *waitQueues) heartbeatsBy(r *request, at claim.Instant) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -156,9 +155,9 @@ func (ws *waitQueues) heartbeatsOf(channel string) {
 	}
 }
 
-// wasEmpty handles a release, sent at that time, that found the queue empty. If the server had queued a waiter of this keeper before, it has
-// lost the queue, as happens when its clock is set forward. The waiters then send heartbeats at once, since the lock may otherwise stay free
-// until the next heartbeat.
+// wasEmpty handles a release that found the server's queue empty. If a waiter of this keeper was in the queue before the release was sent, the
+// server has lost the queue, for example because its clock was set forward. Then the waiters send heartbeats at once, because the lock would
+// stay free until the next heartbeat.
 func (ws *waitQueues) wasEmpty(l *server.Resource, sent time.Time) {
 	ws.mu.Lock()
 	q := ws.byName[l.KeyOf(server.QueueKey)]
@@ -177,7 +176,7 @@ func (ws *waitQueues) wasEmpty(l *server.Resource, sent time.Time) {
 	}
 }
 
-// heartbeatIfStale makes the first waiter of a name send a heartbeat now if the last answer of its server is not recent.
+// heartbeatIfStale makes the first waiter of a name send a heartbeat now if the server's last answer is not recent.
 func (ws *waitQueues) heartbeatIfStale(key string) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -186,7 +185,7 @@ func (ws *waitQueues) heartbeatIfStale(key string) {
 	}
 }
 
-// queueLocked returns the waitQueue that the request is in, or nil if it has left it.
+// queueLocked returns the waitQueue that has the request, or nil if the request has left.
 func (ws *waitQueues) queueLocked(r *request) *waitQueue {
 	q := ws.byName[r.lock.KeyOf(server.QueueKey)]
 	if q == nil {
@@ -200,12 +199,12 @@ func (ws *waitQueues) queueLocked(r *request) *waitQueue {
 	return q
 }
 
-// heartbeatsBy makes all waiters send heartbeats at that time at the latest.
+// heartbeatsBy makes all waiters send heartbeats by at.
 func (q *waitQueue) heartbeatsBy(at claim.Instant) {
 	q.change(func(out *queue.Effects) { q.state.AllBy(at, out) })
 }
 
-// change tells the state of an event, and does what it says about the timer.
+// change calls event, which passes an event to the state, and sets the timer as the state decides.
 func (q *waitQueue) change(event func(out *queue.Effects)) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -233,7 +232,7 @@ func (q *waitQueue) onTimer(now time.Time) {
 	}
 }
 
-// step tells a waiter's claim of an event.
+// step passes an event to a waiter's claim.
 func (q *waitQueue) step(r *request, ev claim.Event, cause error) { r.StepAt(q.of.k.Now(), ev, cause) }
 
 // firstWaiter returns the waiter that is ahead of the others in the queue.
@@ -252,7 +251,7 @@ func firstWaiter(waiters []*request) (first *request) {
 func (q *waitQueue) send(batch []*request) {
 	l := q.lock
 	q.of.k.Announce()
-	sent := time.Now() // before the subscription is looked at; see checkGrant
+	sent := time.Now()
 	unsubscribed := q.isUnsubscribed()
 	call := &transport.Call{Done: transport.Func(func(call *transport.Call) { q.heartbeatDone(call, batch, sent, unsubscribed) })}
 	l.SetHeartbeat(call, mode(unsubscribed), len(batch))
@@ -262,8 +261,8 @@ func (q *waitQueue) send(batch []*request) {
 	q.of.k.Transport.Send(call)
 }
 
-// isUnsubscribed reports whether the keeper does not count on its subscription, which it begins if there is none. Its heartbeats say so: its
-// waiters are granted the lock in their turn all the same, whether a message reaches them or not.
+// isUnsubscribed reports whether the keeper does not count on messages, and begins the subscription if there is none. The heartbeats say so to
+// the server, which then grants the waiters the lock in their turn without looking for a subscriber.
 func (q *waitQueue) isUnsubscribed() bool {
 	sub := q.of.k.Subscriber
 	if sub.Reliable(q.lock.Channel) {
@@ -273,7 +272,7 @@ func (q *waitQueue) isUnsubscribed() bool {
 	return true
 }
 
-// mode returns that of a heartbeat.
+// mode returns the mode of a heartbeat.
 func mode(unsubscribed bool) int {
 	if unsubscribed {
 		return protocol.HeartbeatUnsubscribed
@@ -281,9 +280,9 @@ func mode(unsubscribed bool) int {
 	return 0
 }
 
-// rejoin prepares the command that queues waiters again that the server does not know: it passed over them because it saw no subscription,
-// or it lost its data. Waiters that have not missed a heartbeat keep their place. Until their next heartbeats they do not count on the
-// subscription, so that they are not passed over again. It returns nil if none waits any more.
+// rejoin prepares the command that queues waiters again, because the server does not know them: it saw no subscription and passed over them, or
+// it lost its data. Waiters that have not missed a heartbeat keep their places. Until their next heartbeats they do not count on the
+// subscription, so that they are not passed over again. rejoin returns nil if none of them waits any more.
 func (q *waitQueue) rejoin(batch []*request) *transport.Call {
 	l := q.lock
 	now := time.Now()
@@ -312,7 +311,7 @@ func (q *waitQueue) rejoin(batch []*request) *transport.Call {
 	return call
 }
 
-// heartbeatDone handles the reply to a heartbeat command, which has said whether the keeper counts on its subscription.
+// heartbeatDone handles the reply to a heartbeat command; unsubscribed is what the command has said.
 func (q *waitQueue) heartbeatDone(call *transport.Call, batch []*request, sent time.Time, unsubscribed bool) {
 	reply, err := server.DecodeHeartbeat(call, len(batch))
 	if err != nil {
@@ -321,7 +320,7 @@ func (q *waitQueue) heartbeatDone(call *transport.Call, batch []*request, sent t
 	}
 	now := q.of.k.Now()
 	unknown := q.update(call, reply, batch, unsubscribed)
-	var again *transport.Call // that queues them again
+	var again *transport.Call // queues the unknown waiters again
 	if len(unknown) > 0 {
 		if !unsubscribed {
 			q.checkMissed(unknown)
@@ -341,7 +340,7 @@ func (q *waitQueue) heartbeatDone(call *transport.Call, batch []*request, sent t
 	}
 }
 
-// update applies the reply to a heartbeat command to its waiters. It returns those that the server does not know.
+// update applies the reply to a heartbeat command to its waiters. It returns the waiters that the server does not know.
 func (q *waitQueue) update(call *transport.Call, reply protocol.HeartbeatReply, batch []*request, unsubscribed bool) (unknown []*request) {
 	changed := make([]bool, len(batch))
 	sent := q.of.k.Instant(call.Sent)
@@ -372,13 +371,13 @@ func (q *waitQueue) update(call *transport.Call, reply protocol.HeartbeatReply, 
 	return unknown
 }
 
-// stillQueued notes that a heartbeat found the request in the queue. A place of 0 is not in the reply.
+// stillQueued notes that a heartbeat found the request in the queue. place is 0 if the reply does not have it.
 func (q *waitQueue) stillQueued(r *request, sent claim.Instant, reply protocol.HeartbeatReply, place int64) {
 	q.step(r, claim.Event{Kind: claim.StillQueued, Sent: sent, Clock: reply.Now, Fence: reply.Seq, Place: place}, nil)
 }
 
-// checkGrant has it checked whether the message was lost about a grant that a heartbeat has found. It may be: if the keeper did not count on its
-// subscription, or subscribed only after the waiter's last call that was answered, and so perhaps after the grant.
+// checkGrant checks whether the message about a grant was lost, because a heartbeat has found the grant. It does not if the keeper did not count
+// on messages, or subscribed after the waiter's last answered call was sent, and so perhaps after the grant.
 func (q *waitQueue) checkGrant(r *request, unsubscribed bool) {
 	since := q.of.k.Instant(q.of.k.Subscriber.SubscribedSince(q.lock.Channel))
 	if since > 0 && since <= r.Snapshot().Asked() && !unsubscribed {
@@ -386,7 +385,8 @@ func (q *waitQueue) checkGrant(r *request, unsubscribed bool) {
 	}
 }
 
-// checkMissed notes that the server does not count the subscription if it did not know a waiter that should have stayed queued.
+// checkMissed doubts the subscription if the server does not know a waiter that has missed no heartbeat: the server may have passed over the waiter
+// because it does not see the subscription.
 func (q *waitQueue) checkMissed(unknown []*request) {
 	s := q.of.k
 	since := s.Instant(s.Subscriber.SubscribedSince(q.lock.Channel))

@@ -13,13 +13,13 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// ReleaseBy ends the lease and starts its cleanup, which it returns; by sends the command. unused says that nobody ever had the
-// lease. The error is ErrLost if the lease was lost; if there is nothing to clean up, both are nil.
+// ReleaseBy ends the lease, and returns its cleanup, which has begun; by sends the command. unused says that nobody ever had the
+// lease. The error is ErrLost if the lease was lost. Both are nil if the lease was released before, or leaves nothing to clean up.
 func (h *Lease) ReleaseBy(by func(*transport.Call), unused bool) (*Cleanup, error) {
 	return h.end(by, unused, time.Time{})
 }
 
-// end is ReleaseBy, or Complete if record is set.
+// end ends the lease for ReleaseBy; and for Complete, if record is set, the time until which a record lasts.
 func (h *Lease) end(by func(*transport.Call), unused bool, record time.Time) (*Cleanup, error) {
 	ev := claim.Event{Kind: claim.Released, Unused: unused}
 	if !record.IsZero() {
@@ -60,8 +60,8 @@ type noteEnd bool
 // ContextEnded implements transport.EndReceiver.
 func (n *noteEnd) ContextEnded(context.Context) { *n = true }
 
-// await returns when the cleanup has ended and no renewal is under way, when ctx ends, or when Close waits no longer; if ctx has ended
-// already, after CancelGrace at most. The error is silence if there was no reply.
+// await returns when the cleanup has ended and no renewal is under way, when ctx ends, or when Close waits no longer. If ctx has ended
+// already, it waits for CancelGrace at most. The error is silence if there was no reply.
 func (h *Lease) await(ctx context.Context, c *Cleanup, silence error) error {
 	var timeout <-chan time.Time
 	done, closing := ctx.Done(), h.lock.k.Closing().Done()
@@ -88,15 +88,14 @@ func (h *Lease) await(ctx context.Context, c *Cleanup, silence error) error {
 // Abandon releases the lease in the background, as one that no caller has used, or whose caller has returned.
 func (h *Lease) Abandon() { _, _ = h.ReleaseBy(h.lock.k.Transport.Send, true) }
 
-// Detach ends the lease in this process, and leaves it at the server: another handle of the process has it, or another process.
+// Detach ends the lease in this process, and leaves it at the server, for another handle or another process that has its token.
 func (h *Lease) Detach() { h.Step(claim.Event{Kind: claim.Forgotten}, nil) }
 
-// StartRelease is Release, but does not wait for the answer, and returns the cleanup for
-// ReleaseEnded; nil: there is nothing to wait for.
+// StartRelease begins a release, and returns the cleanup for ReleaseEnded; nil: there is nothing to wait for.
 func (h *Lease) StartRelease() (*Cleanup, error) { return h.ReleaseBy(h.lock.k.Transport.Send, false) }
 
-// ReleaseEnded reports whether the server has answered a release, or will not, and no renewal of the lease is under way; err is as
-// from Release. The observer is called when the result may have changed.
+// ReleaseEnded reports whether the release has ended, with or without an answer, and no renewal is under way. err is as from Release. When it
+// ends, CleanedUp of the observer is called.
 func (h *Lease) ReleaseEnded(c *Cleanup) (ended bool, err error) {
 	if !c.Ended() {
 		return false, nil
@@ -105,18 +104,18 @@ func (h *Lease) ReleaseEnded(c *Cleanup) (ended bool, err error) {
 }
 
 // A Cleanup releases whatever the token of a lease has at the server: a lease, a queue entry, or what an upgrade has changed. It retries in
-// the background until the server has answered, or until the lease or entry must have expired. Its claim decides.
+// the background until the server has answered, or until the lease or entry must have expired. The claim of the lease decides.
 type Cleanup struct {
 	of       *Lease
-	first    transport.Call // the first one that is sent
+	first    transport.Call // the first call, which so needs no allocation
 	script   releaseScript  // of the call under way; set between attempts only
 	finished server.Signal
 
-	// Guarded by the lease's mu. failure is final when it has ended.
+	// Guarded by the lease's Mu.
 	sent    bool  // first is in use
-	over    bool  // it has ended, or is about to
-	failure error // why there is no answer, or nil
-	loss    error // why the lease was gone, if that was asked
+	over    bool  // the cleanup has ended, though finished may not be closed yet
+	failure error // of the last attempt, if it had no answer
+	loss    error // who has broken the lease, if the server did not have it; nil: nobody, as far as is known
 }
 
 var (
@@ -126,8 +125,8 @@ var (
 	ErrReleaseUnanswered = server.Chain(server.ErrUnavailable, errors.New("the release was not answered; if the server did not run it, the lease expires by itself"))
 )
 
-// CleanUp releases whatever a token has at the server, in the background, and keeps requests with it that arrive later from being granted. It
-// is repeated until the server has answered, but not beyond that time. The observer may be nil.
+// CleanUp releases whatever a token has at the server, and leaves a tombstone, so that a copy of its request that arrives later is not granted.
+// It runs in the background, and is repeated until the server has answered, but not after until. The observer may be nil.
 func (l *Lock) CleanUp(token string, observer Observer, until time.Time) *Cleanup {
 	h := l.NewLease(token, "", claim.Clean(l.k.Instant(until)), nil)
 	h.observer = observer
@@ -135,8 +134,8 @@ func (l *Lock) CleanUp(token string, observer Observer, until time.Time) *Cleanu
 	return c
 }
 
-// Tombstone prevents copies of a request that has ended from being granted. There is nothing to release. It blocks until
-// the server has answered, for CancelGrace at most, or until ctx ends, and continues in the background after that.
+// Tombstone keeps copies of a request that has ended from being granted. It blocks until the server has answered, for CancelGrace at most, or
+// until ctx ends; then it continues in the background.
 func (l *Lock) Tombstone(ctx context.Context, token string) {
 	c := l.CleanUp(token, nil, time.Now().Add(server.TombstoneTTL))
 	ctx, cancel := context.WithTimeout(ctx, CancelGrace)
@@ -144,7 +143,7 @@ func (l *Lock) Tombstone(ctx context.Context, token string) {
 	server.WaitFor(ctx, c.finished.Done())
 }
 
-// send sends a release, as the claim wants it, by Transport.Send or SendInline.
+// send sends a release as the claim describes it. by is Transport.Send or SendInline.
 func (c *Cleanup) send(by func(*transport.Call)) {
 	h, l := c.of, c.of.lock
 	h.Mu.Lock()
@@ -157,14 +156,14 @@ func (c *Cleanup) send(by func(*transport.Call)) {
 	general := h.Claim.NeedsGeneral()
 	h.Mu.Unlock()
 	call.Done = c
-	handedOn := c.script >= handsOn // such a script has been sent
+	handedOn := c.script >= handsOn // by an earlier call of this cleanup
 	c.script = releases
 	ms := int64(0)
 	if record > 0 {
 		ms = time.Until(l.k.Time(record)).Milliseconds()
 	}
 	switch {
-	case ms > 0: // otherwise the record would have expired already
+	case ms > 0: // a record that has not expired
 		l.SetComplete(call, h.token, ms)
 	case !general && !unused && l.spec.Yield == 0 && l.Fast().Release != nil && l.FastBackoff.Release.Usable():
 		c.script = releasesFast
@@ -178,22 +177,22 @@ func (c *Cleanup) send(by func(*transport.Call)) {
 	by(call)
 }
 
-// mayHandOn reports whether a release that others wait for should be of the fast script. That of a lock with several holders decides
-// nothing if the claim of a waiter is its whole lease, so that the next one has to be told when it ends.
+// mayHandOn reports whether a release that others wait for should try the fast script first. With several holders, this script leaves it to the
+// general one if a waiter's claim lasts as long as its lease, because the next waiter must then be told when that lease ends.
 func (l *Lock) mayHandOn() bool {
 	return l.Fast().HandOn != nil && (l.ClaimTTL < l.TTL || l.Scripts().OneHolder) && l.FastBackoff.HandOn.Usable()
 }
 
-// releaseScript is by which script a cleanup releases. They are tried in this order.
+// releaseScript is a script that releases. A cleanup tries them in this order.
 type releaseScript uint8
 
 const (
-	releasesFast releaseScript = iota // unless others wait
-	handsOn                           // and hands the lock on to the first waiter, in the common case
-	releases                          // in any case; also complete.lua
+	releasesFast releaseScript = iota // releases if nobody waits
+	handsOn                           // hands the lock on to the first waiter, in the common case
+	releases                          // decides always; also complete.lua
 )
 
-// CallDone implements transport.Receiver. It handles the reply of one of these scripts.
+// CallDone implements transport.Receiver. It handles the reply to a release.
 func (c *Cleanup) CallDone(call *transport.Call) {
 	l := c.of.lock
 	parse := protocol.ParseFastReleaseReply
@@ -231,7 +230,6 @@ func (c *Cleanup) CallDone(call *transport.Call) {
 	}
 }
 
-// end ends the cleanup.
 func (c *Cleanup) end() {
 	h := c.of
 	h.Mu.Lock()
@@ -247,8 +245,8 @@ func (c *Cleanup) end() {
 	h.lock.k.EndWork()
 }
 
-// err returns how a release ended: nil if the server has released the lease, ErrLost if the server did not know the
-// lease. If the outcome of an earlier attempt is unknown, that attempt may have released it, and err returns nil.
+// err returns how the release ended: nil if the server has released the lease, ErrLost if it did not know the lease, and else why there was no
+// answer. If the outcome of an earlier attempt is unknown, that attempt may have released the lease, and err is nil instead of ErrLost.
 func (c *Cleanup) err() error {
 	c.of.Mu.Lock()
 	defer c.of.Mu.Unlock()
@@ -261,7 +259,7 @@ func (c *Cleanup) err() error {
 	return nil
 }
 
-// ErrNow is err for a cleanup that may not have ended yet.
+// ErrNow returns how the release ended, or ErrReleaseUnanswered if it is under way.
 func (c *Cleanup) ErrNow() error {
 	if c.of.Snapshot().State() == claim.Over { // though a renewal may still be under way
 		return c.err()
@@ -279,7 +277,7 @@ func (c *Cleanup) Ended() bool {
 	return c.over
 }
 
-// Failure is why the cleanup ended without an answer of the server; nil: it was answered, or has not ended.
+// Failure returns why the cleanup ended without an answer of the server; nil: it was answered, or has not ended.
 func (c *Cleanup) Failure() error {
 	if !c.Ended() {
 		return nil
@@ -303,13 +301,12 @@ func (u *RecordUnknown) Error() string { return u.Err.Error() }
 // Unwrap returns Err.
 func (u *RecordUnknown) Unwrap() error { return u.Err }
 
-// Complete ends the lease for its holder, as Release does, but leaves a record at the server that prevents all acquisitions
-// until the given time. If that time has passed, it releases the lease. As with Release, the command is retried in the
-// background until the server has answered or the lease has expired. Complete blocks until then or until ctx ends, and for
-// CancelGrace at most if ctx has ended already. Close does not undo it.
+// Complete releases the lease, and leaves a record at the server that prevents all acquisitions before until. If until has passed, it leaves none.
+// The command is retried in the background until the server has answered or the lease has expired. Complete blocks for as long, or until ctx
+// ends, and for CancelGrace at most if ctx has ended already. Close does not undo it.
 //
-// A renewal that is still in flight has no effect, whenever it runs: the record is not the token. The error is ErrLost or
-// ErrReleased if the lease had ended before, and a *RecordUnknown if the server has not confirmed the record.
+// A renewal that arrives after the record has no effect, because it only renews a key that has the token. The error is ErrLost or ErrReleased if
+// the lease had ended before, and a *RecordUnknown if the server has not confirmed the record.
 func (h *Lease) Complete(ctx context.Context, until time.Time) error {
 	c, err := h.end(h.lock.k.Transport.Send, false, until)
 	if err != nil {
@@ -323,11 +320,11 @@ func (h *Lease) Complete(ctx context.Context, until time.Time) error {
 		h.observe(Succeeded, nil)
 	}
 	if err != nil && !errors.Is(err, server.ErrLost) {
-		_, _, _, until := h.Snapshot().Cleanup() // it is repeated until then at most
+		_, _, _, until := h.Snapshot().Cleanup() // complete is not repeated after it
 		return &RecordUnknown{h.lock.k.Time(until), err}
 	}
 	if err == nil && h.Snapshot().InDoubt() && time.Until(until) < server.TombstoneTTL {
-		// A copy of its request could run after the record has expired.
+		// A copy of the request could run after the record has expired.
 		h.lock.Tombstone(ctx, h.token)
 	}
 	return err

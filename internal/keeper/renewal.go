@@ -10,7 +10,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 )
 
-// renew sends a renewal for so many ms, which may include the metadata.
+// renew sends a renewal for ms, and for the metadata as well if metadata is set.
 func (h *Lease) renew(ms int64, metadata bool) {
 	h.lock.k.Announce()
 	sent := h.writer()
@@ -19,7 +19,7 @@ func (h *Lease) renew(ms int64, metadata bool) {
 	h.lock.k.Transport.Send(call)
 }
 
-// renewed handles the reply to a renewal that asked for so many ms.
+// renewed handles the reply to a renewal that asked for ms.
 func (h *Lease) renewed(call *transport.Call, ms int64, metadata bool, sent writer) {
 	r, err := h.lock.DecodeRenewal(call)
 	if err != nil {
@@ -36,15 +36,15 @@ func (h *Lease) renewed(call *transport.Call, ms int64, metadata bool, sent writ
 	}
 }
 
-// Renewal is the result of a renewal that was waited for.
+// Renewal is the result of Renew.
 type Renewal struct {
 	protocol.RenewReply
 	Sent    time.Time
 	InDoubt bool // a copy of the call may still run
 }
 
-// Renew renews a lease and the metadata. It blocks until that is answered, and repeats it while it fails for a transient
-// reason. ttl says for how many ms, each time.
+// Renew renews a lease and the metadata, and repeats the call while it fails for a transient reason. It blocks until a call is answered. ttl
+// returns for how many ms, and is called for each call.
 func (l *Lock) Renew(ctx context.Context, token string, ttl func() int64) (r Renewal, err error) {
 	if err := server.ContextError(ctx); err != nil {
 		return r, err
@@ -64,8 +64,7 @@ func (l *Lock) Renew(ctx context.Context, token string, ttl func() int64) (r Ren
 	return r, err
 }
 
-// Extend makes the lease last for ttl from now at least, and renewals ask for that from now on, unless they ask for more. See Lease.Extend in package
-// lockkeeper.
+// Extend makes the lease last for ttl from now at least, and makes renewals ask for ttl at least. See Lease.Extend in package lockkeeper.
 func (h *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	if err := server.CheckTTL("ttl", ttl); err != nil {
 		return h.lock.Fail(err)
@@ -101,7 +100,7 @@ func (h *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	}
 	h.Step(ev, nil)
 	if ev.Code == claim.Denied {
-		if !server.WaitFor(ctx, h.Done()) { // as it is not known yet why it is lost
+		if !server.WaitFor(ctx, h.Done()) { // the lease ends when the server has said why
 			return h.lock.Fail(server.ErrLost, ErrNotHeld, server.ContextError(ctx))
 		}
 	}
@@ -114,7 +113,7 @@ func (h *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	return nil
 }
 
-// withinLifetime returns ms, or what is left of MaxLifetime now if that is less.
+// withinLifetime returns ms, or what is left of MaxLifetime if that is less.
 func (h *Lease) withinLifetime(ms int64) int64 {
 	limit := h.lock.Rules.MaxLifetime
 	if limit == 0 {
@@ -123,8 +122,8 @@ func (h *Lease) withinLifetime(ms int64) int64 {
 	return min(ms, max((limit-time.Since(h.Since())).Milliseconds(), 1))
 }
 
-// CheckLifetime returns ErrInvalid if a lease held since that time may not be extended to ttl from now. If maxLifetime is 0,
-// the lifetime is not limited.
+// CheckLifetime returns ErrInvalid if a lease that was granted at since may not last until ttl from now. If maxLifetime is 0, the lifetime is
+// not limited.
 func CheckLifetime(ttl, maxLifetime time.Duration, since time.Time) error {
 	if left := maxLifetime - time.Since(since); maxLifetime > 0 && ttl > left {
 		return server.Invalid("ttl %v exceeds the %v that are left of MaxLifetime %v; extend by less, or set a longer MaxLifetime", ttl, left.Truncate(time.Millisecond), maxLifetime)
@@ -132,7 +131,7 @@ func CheckLifetime(ttl, maxLifetime time.Duration, since time.Time) error {
 	return nil
 }
 
-// SetTTL makes renewals ask for ttl from now on, unless they ask for more, and sends the first of them at once.
+// SetTTL makes renewals ask for ttl at least, and sends the first one at once.
 func (h *Lease) SetTTL(ttl time.Duration) {
 	h.Step(claim.Event{Kind: claim.TTLSet, TTL: ttl.Milliseconds()}, nil)
 }

@@ -27,21 +27,21 @@ type ReplicaAck struct {
 
 func (a ReplicaAck) enabled() bool { return a.Replicas > 0 || a.Majority || a.Fsync }
 
-// errReplicasPending is the error of a wait for replicas that ctx has ended. The lock was granted and not held elsewhere.
+// errReplicasPending is the error if ctx ends while replicas are awaited. It is not ErrNotAcquired, because the lock was not held elsewhere.
 var errReplicasPending = server.Chain(server.ErrUnavailable, errors.New("the replicas had not acknowledged the grant when the context ended"))
 
-// errUpgradeGone is why replicas have not acknowledged an upgrade that the server has lost.
+// errUpgradeGone is the error if the server has lost an upgrade while replicas were awaited.
 var errUpgradeGone = errors.New("the server does not know any more that it has granted the upgrade")
 
-// awaitReplicas waits until replicas have what was granted, a lease or permits, if the keeper requires it. If they do not have it in time
-// or ctx ends, the grant is undone.
+// awaitReplicas waits until replicas have the grant, if the keeper requires that. If they do not have it in time, or if ctx ends, the grant
+// is undone.
 func (l *Lock) awaitReplicas(ctx context.Context, h *Lease) error {
 	if !l.k.cfg.ReplicaAck.enabled() {
 		return nil
 	}
 	r := h.request
 	err := l.replicateGrant(ctx, r)
-	if err = cmp.Or(err, h.Err()); err == nil { // it may have ended meanwhile
+	if err = cmp.Or(err, h.Err()); err == nil { // the lease may have ended meanwhile
 		return nil
 	}
 	if c, _ := h.ReleaseBy(l.k.Transport.Send, true); c != nil {
@@ -57,14 +57,13 @@ func (l *Lock) awaitReplicas(ctx context.Context, h *Lease) error {
 	return l.Fail(err)
 }
 
-// replicateGrant waits until replicas have the grant. It repeats the request on the connection that waits, which has no
-// further effect.
+// replicateGrant waits until replicas have the grant. It repeats the request on the connection that waits; the server grants nothing twice.
 func (l *Lock) replicateGrant(ctx context.Context, r *request) error {
 	again := &transport.Call{Done: transport.Func(func(call *transport.Call) {
 		r.Step(claim.Event{Kind: claim.CopyEnded, Outcome: transport.OutcomeOf(call.Err)}, nil)
 	})}
 	l.SetAcquire(again, r.Token(), r.policyArg, nil, false)
-	r.Step(claim.Event{Kind: claim.CopySent}, nil) // a release that overtakes it must leave a tombstone
+	r.Step(claim.Event{Kind: claim.CopySent}, nil) // a release that overtakes the repeated request must leave a tombstone
 	return l.waitForReplicas(ctx, again, func() error {
 		a, err := server.Decode(again, protocol.ParseAcquireReply)
 		if err == nil && (a.Code != lua.Granted || uint64(a.Fence) != r.Fence()) {
@@ -80,8 +79,8 @@ func (l *Lock) replicateGrant(ctx context.Context, r *request) error {
 	})
 }
 
-// replicateRenewal waits until replicas have a lease that is adopted. It repeats the renewal on the connection that waits,
-// which does not revive a lease that has ended.
+// replicateRenewal waits until replicas have a lease that is adopted. It repeats the renewal on the connection that waits; a renewal does not
+// revive a lease that has ended.
 func (l *Lock) replicateRenewal(ctx context.Context, token string) (Renewal, error) {
 	again := &transport.Call{Done: transport.Func(func(*transport.Call) {})}
 	l.SetRenew(again, token, l.TTL, true)
@@ -98,9 +97,8 @@ func (l *Lock) replicateRenewal(ctx context.Context, token string) (Renewal, err
 	return r, nil
 }
 
-// waitForReplicas sends a call that writes on a dedicated connection, and waits until replicas have that write, and so all
-// earlier ones. WAIT considers only what its own connection has written, but another client's connection may have written the
-// grant. check parses the reply of the call.
+// waitForReplicas sends a call that writes on a connection of its own, and waits until replicas have the write, and so all earlier ones. The call
+// is needed because WAIT counts only the writes of its connection, and the grant was written by another. check parses the reply of the call.
 func (l *Lock) waitForReplicas(ctx context.Context, call *transport.Call, check func() error) error {
 	if !l.k.BeginWork(false) {
 		call.Err = redis.ErrClosed // it was not sent
@@ -193,7 +191,7 @@ func connectedReplicas(ctx context.Context, conn *redis.Conn) (int, error) {
 	return strconv.Atoi(m[1])
 }
 
-// maxReplicas returns the maximum number of replicas that were seen at a primary, so that a disconnected one is still counted.
+// maxReplicas returns the most replicas seen at a primary, which has n now. So a replica that is disconnected still counts for a majority.
 func (k *Keeper) maxReplicas(primary string, n int) int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
