@@ -12,8 +12,8 @@ const (
 	Barred                   // the server refuses the token for good, and is asked who has broken the request
 	Permitted                // granted without a lease: the permits return by the clock alone, or an upgrade has changed a lease of another token
 	Held                     // granted, with a lease
-	Unconfirmed              // the same, for the claim ttl at most; the first renewal confirms it
-	Gone                     // the same, for ReasonTimeout at most: the server does not have the lease any more, and is asked who has broken it
+	Unconfirmed              // granted to a waiter, with a lease for the claim ttl at most, until the first renewal confirms it
+	Gone                     // still held, for ReasonTimeout at most: the server does not have the lease any more, and is asked who has broken it
 	Lost                     // the lease has ended before its holder released it
 	Releasing                // ended; a release removes what may be left at the server
 	Inquiring                // ended; the server did not have the lease when it was released, and is asked who has broken it
@@ -35,9 +35,9 @@ const (
 const MaxTries = 3
 
 const (
-	// maxPartTries is the same for each attempt of a part, if the first call may have run.
+	// maxPartTries bounds how often a request for a part is sent. The second call follows only if the first may have run.
 	maxPartTries = 2
-	// ReasonTimeout bounds for how much longer a lease is held that the server does not have any more.
+	// ReasonTimeout bounds how long a lease that the server does not have any more is still held, while the server is asked why.
 	ReasonTimeout = 200 * time.Millisecond
 	// maxRenewals is the maximum number of renewals of a lease under way, while none is answered.
 	maxRenewals = 4
@@ -60,8 +60,8 @@ type Claim struct {
 	state   State
 	mode    Mode
 	reason  Reason // why the request has failed or the lease has ended
-	copies  copies // of the calls that asked for the lease
-	general bool   // the fast script has not decided the request, or the release. No state, because it would double Asking and Releasing
+	copies  copies // the calls that asked for the lease
+	general bool   // the fast script has not decided the request or the release; not a state, because it would double Asking and Releasing
 
 	request
 	lease
@@ -78,8 +78,8 @@ func New(mode Mode, upgrade, doubt bool) Claim {
 	return c
 }
 
-// Adopt returns the claim of a lease that another process, or this one before a restart, was granted. A call sent at that time renewed it
-// for the whole ttl. If its deadline has passed, it is not used: the answer has taken too long.
+// Adopt returns the claim of a lease that was granted to another process, or to this one before a restart. A call sent at sent has renewed the
+// lease for the whole ttl. The driver drops the claim if its deadline has passed, because the answer took too long.
 func Adopt(r *Rules, fence int64, sent, now Instant, out *Effects) Claim {
 	c := Claim{}
 	c.copies.atServer = inDoubt // nothing is known of its request
@@ -87,8 +87,8 @@ func Adopt(r *Rules, fence int64, sent, now Instant, out *Effects) Claim {
 	return c
 }
 
-// Clean returns the claim of a token of which nothing is known but that the server may have something of it, or a copy of a call may run
-// later. Released makes it release that, and repeat it until that time at the latest.
+// Clean returns the claim of a token that is only to be cleaned up: the server may have a lease of it, or a copy of its request may still run.
+// Released begins the release, which is repeated until that time at the latest.
 func Clean(until Instant) Claim {
 	c := Claim{}
 	c.copies.atServer = inDoubt
@@ -120,10 +120,10 @@ func (c Claim) Active() bool {
 // Fence returns the fence of the grant.
 func (c *Claim) Fence() int64 { return c.fence }
 
-// Since returns when the lease was granted, or the one that it is part of.
+// Since returns when the lease was granted, or for a part, when the whole lease began.
 func (c Claim) Since() Instant { return c.since }
 
-// SetSince sets what Since returns, of a lease that is part of another one.
+// SetSince sets Since of a part.
 func (c *Claim) SetSince(at Instant) { c.since = at }
 
 // Deadline returns until when the lease is believed if it is not renewed.
@@ -135,10 +135,10 @@ func (c Claim) TTL() int64 { return c.ttl }
 // Place returns the place of the request in the server's queue; 0: it was not queued.
 func (c Claim) Place() int64 { return c.place }
 
-// Asked returns when the last call was sent that was answered with "waiting"; before that, when the first call was sent.
+// Asked returns when the last call that was answered with "waiting" was sent; before such an answer, when the first call was sent.
 func (c Claim) Asked() Instant { return c.asked }
 
-// CameLate reports whether the request was granted a lease of which nothing was left.
+// CameLate reports whether a grant came when nothing of its lease was left.
 func (c Claim) CameLate() bool { return c.late }
 
 // InDoubt reports whether a copy of the request may still run.
@@ -147,8 +147,8 @@ func (c Claim) InDoubt() bool { return c.copies.needTombstone() }
 // NeedsCleanup reports whether the server may have a lease or a queue entry of the token.
 func (c Claim) NeedsCleanup() bool { return c.copies.needCleanup() }
 
-// Cleanup returns what a release is to do: keep the token from being granted, say that the lease was not used, leave a record until
-// then, and until when it is repeated.
+// Cleanup describes the release: whether it leaves a tombstone, whether nobody has used the lease, until when it leaves a record (0: none), and
+// until when it is repeated.
 func (c Claim) Cleanup() (tombstone, unused bool, record, until Instant) {
 	return c.tombstone, c.unused, c.record, c.until
 }
@@ -156,11 +156,11 @@ func (c Claim) Cleanup() (tombstone, unused bool, record, until Instant) {
 // NeedsGeneral reports whether a release must take the general script.
 func (c *Claim) NeedsGeneral() bool { return c.general || c.tombstone || c.unused }
 
-// Answer returns what the release was answered: Granted, or Denied if the server did not know the token though no earlier attempt can have
-// removed it; None: it was not answered.
+// Answer returns the answer to the release: Granted, or Denied if the server did not know the token and no earlier attempt can have removed it;
+// None: there was no answer.
 func (c *Claim) Answer() Code { return c.answer }
 
-// Step tells the claim of an event, and adds to out what is to be done. An event that cannot come in the claim's state changes nothing.
+// Step handles an event, and adds to out what is to be done. An event that cannot come in the claim's state changes nothing.
 func (c *Claim) Step(r *Rules, now Instant, e *Event, out *Effects) {
 	over := c.Quiet()
 	c.count(e)
@@ -194,8 +194,7 @@ func (c *Claim) Step(r *Rules, now Instant, e *Event, out *Effects) {
 // Quiet reports whether nothing is left to be done at the server, and no renewal is under way.
 func (c *Claim) Quiet() bool { return c.state == Over && c.renewals == 0 }
 
-// count keeps account of the calls that name the token, in every state: their outcomes say what a release has to remove, and late ones
-// arrive after the request has ended.
+// count notes the outcomes of calls in every state. They say what a release has to remove, and may come after the request has ended.
 func (c *Claim) count(e *Event) {
 	switch e.Kind {
 	case CopySent:

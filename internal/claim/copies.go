@@ -16,10 +16,10 @@ type presence uint8
 const (
 	absent  presence = iota // nothing: no call has reached the server, or it has refused the request
 	present                 // perhaps a lease or a queue entry, which a release removes
-	inDoubt                 // the same, and a copy of a call may run later, which a tombstone keeps from being granted
+	inDoubt                 // as present; and a copy of a call may run later, and be granted a lease unless there is a tombstone
 )
 
-// copies is what a keeper knows of the calls that ask for a lease under one token. The zero value is that of a token which was never sent.
+// copies is what a keeper knows of the calls that ask for a lease under one token. The zero value is for a token that was never sent.
 type copies struct {
 	atServer presence // by the calls that have ended; see presence
 	inFlight int16    // calls under way
@@ -57,5 +57,6 @@ func (t *copies) presence() presence {
 // needCleanup reports whether the server may have a lease or a queue entry of the token.
 func (t *copies) needCleanup() bool { return t.presence() != absent }
 
-// needTombstone reports whether a copy of a call may still run, which only a tombstone keeps from being granted.
+// needTombstone reports whether a copy of a call may still run. For example, the connection broke before the reply: the copy may reach the server
+// after the release, and would be granted a lease that nobody has.
 func (t *copies) needTombstone() bool { return t.presence() == inDoubt }

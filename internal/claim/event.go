@@ -11,10 +11,10 @@ const (
 	Cancelled             // the caller no longer waits: its context has ended, or the driver gives up for it
 	Closed                // the keeper is closed
 	Broken                // somebody has ended the request or the lease, for a reason that the driver knows
-	NotBroken             // nobody has, as far as the server knows; the answer to AskBreaker
+	NotBroken             // nobody has ended it, as far as the server knows; the answer to AskBreaker
 	Timer                 // the time that Effects.Timer asked for has come
 
-	CopySent    // the driver is about to send a call with the token for which no effect has asked
+	CopySent    // the driver is about to send a call with the token that no effect asked for
 	CopyEnded   // that call has ended; Outcome
 	Replied     // acquire was answered; Sent, Code, Fast, More, Fence, Clock, Place, Exhausted
 	AskFailed   // acquire failed; Outcome, Retryable, Exhausted
@@ -30,13 +30,13 @@ const (
 	RenewFailed // a renewal failed; Lasting, Pause
 	ExtendBegan // the call of Extend is about to be sent; TTL
 	Extended    // that call has ended; Sent, TTL, Code, Outcome
-	TTLSet      // from now on renewals ask for that ttl, unless they ask for more, and the next one is sent at once; TTL
+	TTLSet      // renewals are to ask for this ttl at least, and the next one is sent at once; TTL
 	Failed      // the lease does not count any more, for a reason that the driver knows
 
-	Released       // the holder releases the lease, or it was granted to nobody who wants it; Unused, Until
+	Released       // the holder releases the lease, or nobody wants the grant; Unused, Until
 	ReleaseReplied // release or complete was answered; Code, Fast, QueueEmpty
 	ReleaseFailed  // release or complete failed; Outcome, Retryable, Pause, Last
-	Forgotten      // the process lets go of the token, and leaves at the server what is there
+	Forgotten      // the process gives up the lease, and leaves it at the server
 
 	kinds
 )
@@ -71,7 +71,7 @@ type Event struct {
 	Code    Code
 	Outcome Outcome
 
-	Fast       bool // the call was of a fast script; of a release: and that has decided nothing
+	Fast       bool // the call was of a fast script; ReleaseReplied: which has decided nothing
 	More       bool // a refusal: more leases have ended than one script sweeps
 	Retryable  bool // the same call may succeed later
 	Exhausted  bool // the retry policy repeats no more
@@ -82,19 +82,19 @@ type Event struct {
 	QueueEmpty bool // nobody waits
 	Last       bool // no further attempt is allowed
 
-	Sent  Instant // when the call was sent that is answered
+	Sent  Instant // when the answered call was sent
 	At    Instant
-	Until Instant       // until when the record lasts that Released leaves; 0: none
+	Until Instant       // until when the record of a release lasts; 0: none
 	Pause time.Duration // before the next attempt
 
 	Fence, Clock, Place, TTL int64
 }
 
-// Effects are what is to be done after an event.
+// Effects are what the driver has to do after an event.
 type Effects struct {
 	Ask        bool // send acquire
 	AskGeneral bool // by the general script
-	Pause      bool // ask after a pause, which the driver draws, by setting the timer
+	Pause      bool // draw a pause and set the timer; when it fires, the claim asks again
 
 	Queue       bool    // the waiter joins the queue of its name in this process, which sends its heartbeats
 	HeartbeatBy Instant // all waiters of the queue are to send heartbeats at this time at the latest; 0: none
@@ -102,21 +102,21 @@ type Effects struct {
 	Place       int64   // of Rejoining: the place to ask for; 0: the end of the queue
 	Joins       bool    // of Rejoining: the waiter is to be queued again
 	WakeupHeard bool    // report that a message brought the grant
-	AskBreaker  bool    // ask the server who has broken what the token had
+	AskBreaker  bool    // ask the server who has broken the request or the lease
 	Deliver     bool    // the request has ended: unblock its caller
 	RenewFor    int64   // send a renewal for so many ms; 0: none
 	Metadata    bool    // it includes the metadata
 	Confirmed   bool    // report that the lease was renewed
 	End         bool    // end the lease for its holder, for the reason that the claim has now
 	Release     bool    // send release, or complete
-	Explained   bool    // the lease that was released had been broken, which its holder is told
+	Explained   bool    // tell the holder, who has released the lease, that somebody had broken it before
 	Finished    bool    // nothing is left to be done at the server, and no renewal is under way
 	Timer       Instant // when the timer of the claim is to fire; 0: as before
-	StopTimer   bool    // it is to fire no more
+	StopTimer   bool    // stop the timer
 	Impossible  bool    // there is a bug: the event cannot come in this state
 }
 
-// Reason says why a request has failed, why a lease has ended, or how its release did.
+// Reason says why a request has failed or a lease has ended.
 type Reason uint8
 
 // The reasons.

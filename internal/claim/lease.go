@@ -5,24 +5,24 @@ import "time"
 // lease is what a claim knows of its lease.
 type lease struct {
 	fence      int64
-	since      Instant // when it was granted, or the one that it is part of
+	since      Instant // when it was granted, or for a part, when the whole lease began
 	ttl        int64   // ms that a renewal asks for
-	longest    int64   // ms: the most that calls have asked for which the server may run last
-	deadline   Instant // until when it is believed, if nothing else comes
+	longest    int64   // ms: the most that a call has asked for, because the server may run this call last
+	deadline   Instant // until when it is relied on, if it is not renewed
 	renewAt    Instant // 0: no renewal is due
 	metadataAt Instant // when a renewal last extended the metadata of the name
 	renewals   int16   // under way
 }
 
-// cleanup is what a claim knows of the release of what its token may have.
+// cleanup is what a claim knows of its release.
 type cleanup struct {
 	until     Instant // when the lease or the queue entry must have ended
 	record    Instant // until when a record lasts that replaces the lease; 0: none
 	unused    bool    // nobody had the lease, so nothing was done under it
 	tombstone bool
-	doubt     bool // the outcome of an attempt is unknown, so the server may have done it already
-	paused    bool // no attempt is under way, and the timer says when to send the next one; else one that fires was set for the lease
-	answer    Code // in the end; None: there was none
+	doubt     bool // the outcome of an attempt is unknown, so the server may have run it
+	paused    bool // the timer is set for the next attempt; if not, a timer that fires was set for the lease
+	answer    Code // to the release; None: there was none
 }
 
 // hold makes the claim hold a lease that is granted now, and sets its timer. The state is Held or Unconfirmed.
@@ -34,12 +34,12 @@ func (c *Claim) hold(r *Rules, state State, fence int64, deadline, now Instant, 
 	}
 	c.scheduleRenewal(r, now, Duration(c.ttl))
 	if r.NoRenewal && state == Unconfirmed {
-		c.renewAt = now // confirmed once, for what remains of its time
+		c.renewAt = now // one renewal confirms it, for the rest of its ttl
 	}
 	c.arm(out)
 }
 
-// scheduleRenewal sets when the lease is renewed next, if it is: after a third of the ttl, or of what is left if that is less.
+// scheduleRenewal sets when the lease is renewed next: after a third of ttl, or of the time to the deadline if that is less.
 func (c *Claim) scheduleRenewal(r *Rules, now Instant, ttl time.Duration) {
 	if !r.NoRenewal {
 		c.renewAt = renewalTime(now, min(ttl, c.deadline.Sub(now))/3)
@@ -76,7 +76,7 @@ func (c *Claim) held(r *Rules, now Instant, e *Event, out *Effects) {
 	case Extended:
 		c.extended(r, now, e, out)
 	case TTLSet:
-		c.ttl, c.longest, c.renewAt, c.metadataAt = max(c.ttl, e.TTL), max(c.longest, e.TTL), now, now.Add(-r.MetadataTTL) // to note a ttl longer than the token's
+		c.ttl, c.longest, c.renewAt, c.metadataAt = max(c.ttl, e.TTL), max(c.longest, e.TTL), now, now.Add(-r.MetadataTTL) // metadata notes a long ttl
 		c.arm(out)
 	case Refused:
 		c.refuse(now, out)
@@ -95,7 +95,7 @@ func (c *Claim) held(r *Rules, now Instant, e *Event, out *Effects) {
 	}
 }
 
-// gone handles an event of a lease that the server does not have any more. Its holder has it until it is known whether somebody has broken it.
+// gone handles an event of a lease that the server does not have any more. Its holder has it until the server has said who has broken it.
 func (c *Claim) gone(r *Rules, now Instant, e *Event, out *Effects) {
 	switch e.Kind {
 	case NotBroken:
@@ -118,7 +118,7 @@ func (c *Claim) lose(reason Reason, out *Effects) {
 	c.end(reason, out)
 }
 
-// expiry returns why a lease is lost whose deadline has passed.
+// expiry returns why a lease is lost when its deadline has passed.
 func (c *Claim) expiry(r *Rules, now Instant) Reason {
 	switch {
 	case c.state == Gone:
@@ -183,13 +183,13 @@ func (c *Claim) renewed(r *Rules, now Instant, e *Event, out *Effects) {
 	}
 }
 
-// renewFailed handles that a renewal was not answered, or by an error.
+// renewFailed handles a renewal that was answered by an error, or not at all.
 func (c *Claim) renewFailed(now Instant, e *Event, out *Effects) {
 	if e.Lasting {
 		c.lose(ByDriver, out)
 		return
 	}
-	// Not lost yet: it is valid until its deadline, and renewed again before.
+	// The lease is valid until its deadline, and is renewed again before.
 	if at := now.Add(e.Pause); c.renewAt == 0 || at < c.renewAt {
 		c.renewAt = at
 	}
@@ -205,7 +205,7 @@ func (c *Claim) prolong(r *Rules, e *Event) {
 	c.state, c.deadline = Held, max(c.deadline, until)
 }
 
-// refuse handles that the server does not have the lease any more. It is lost when it is known whether somebody has broken it, or after
+// refuse handles that the server does not have the lease any more. The lease is lost when the server has said who has broken it, or after
 // ReasonTimeout.
 func (c *Claim) refuse(now Instant, out *Effects) {
 	c.state, c.renewAt = Gone, 0
@@ -214,7 +214,7 @@ func (c *Claim) refuse(now Instant, out *Effects) {
 	out.AskBreaker = true
 }
 
-// extended handles the end of an Extend. If it may have run, or may still run, the server has the lease for longer than is relied on here.
+// extended handles the end of an Extend. If its outcome is unknown, the deadline stays: the server may have the lease for longer.
 func (c *Claim) extended(r *Rules, now Instant, e *Event, out *Effects) {
 	switch {
 	case e.Code == Denied:
@@ -229,8 +229,8 @@ func (c *Claim) extended(r *Rules, now Instant, e *Event, out *Effects) {
 	}
 }
 
-// release sends a release of what the token may have at the server. It is repeated until it is answered, but not after until. With a
-// record, it is replaced by that.
+// release begins the release of whatever the token has at the server, which is repeated until it is answered, but not after until. If record is
+// set, a record takes the place of the lease until then.
 func (c *Claim) release(unused, tombstone bool, until, record Instant, out *Effects) {
 	c.state, c.general = Releasing, false
 	c.cleanup = cleanup{until: until, record: record, unused: unused, tombstone: tombstone}
@@ -254,7 +254,7 @@ func (c *Claim) permitted(r *Rules, now Instant, e *Event, out *Effects) {
 // lost handles an event of a lease that was lost.
 func (c *Claim) lost(now Instant, e *Event, out *Effects) {
 	switch e.Kind {
-	case Released, Closed: // the holder has now stopped as well. Should the server still know the token, others need not wait
+	case Released, Closed: // the holder has stopped: if the server still has the lease, others need not wait until it expires
 		c.release(false, c.InDoubt(), now.Add(Duration(c.longest)), e.Until, out)
 	default:
 		c.ignore(e, out)
@@ -268,7 +268,7 @@ func (c *Claim) releasing(now Instant, e *Event, out *Effects) {
 		switch {
 		case e.Fast && !e.QueueEmpty:
 			c.general, out.Release = true, true
-		case e.Code == Denied && c.doubt: // an earlier attempt has removed it
+		case e.Code == Denied && c.doubt: // an earlier attempt has released it
 			c.done(Granted, out)
 		case e.Code == Denied && c.reason == ByRelease && !c.unused:
 			c.inquire(out)
@@ -286,7 +286,7 @@ func (c *Claim) releasing(now Instant, e *Event, out *Effects) {
 	}
 }
 
-// inquire asks who has broken the lease that was released, of which its holder is told.
+// inquire asks who has broken the lease, because the server did not have it when it was released.
 func (c *Claim) inquire(out *Effects) {
 	c.state = Inquiring
 	out.AskBreaker = true
@@ -303,7 +303,7 @@ func (c *Claim) inquiring(e *Event, out *Effects) {
 	}
 }
 
-// again sends the release again after a pause, unless that makes no sense.
+// again sends the release again after a pause, unless another attempt would be useless or too late.
 func (c *Claim) again(now Instant, e *Event, out *Effects) {
 	c.doubt = c.doubt || e.Outcome == InDoubt
 	at := now.Add(e.Pause)
@@ -314,7 +314,7 @@ func (c *Claim) again(now Instant, e *Event, out *Effects) {
 	c.paused, out.Timer = true, at
 }
 
-// done ends the claim, with what the release was answered.
+// done ends the claim, with the answer to the release.
 func (c *Claim) done(answer Code, out *Effects) {
 	c.state, c.answer = Over, answer
 	out.StopTimer = true

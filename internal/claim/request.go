@@ -2,20 +2,20 @@ package claim
 
 import "time"
 
-// request is what a claim knows of its request. A grant by a message counts from asked if its fence is larger than floor. asked is when
-// the last call was sent that the server answered with "waiting", and floor is the last fence it had drawn by then. So the grant was made
-// after that answer, and no clocks need to be compared. Before any answer, asked is when the first call was sent.
+// request is what a claim knows of its request. asked is when the last call that the server answered with "waiting" was sent, and floor is the last
+// fence that the server had drawn by that answer. A message with a larger fence is about a grant after the answer, so its lease is counted
+// from asked: no clocks need to be compared. Before any answer, asked is when the first call was sent.
 type request struct {
 	asked Instant
 	floor int64
 	clock int64   // the server's clock in that answer, in ms; 0: there was none yet
-	early int64   // the fence of a message that has overtaken the answer; 0: none has
+	early int64   // the fence of a message that has overtaken the answer; 0: none
 	due   Instant // when to send a heartbeat, if a message that has overtaken the answer asked for one; else 0
 	place int64   // in the server's queue; 0: it was not queued
 
-	tries   int8 // that have brought nothing, in a mode that bounds them
+	tries   int8 // attempts that have brought nothing, in a mode that bounds them
 	late    bool // a grant came when nothing was left of its lease
-	upgrade bool // what it asks for is that another lease writes
+	upgrade bool // it asks that the lease of another token writes
 }
 
 // asking handles an event of a request that no reply has decided yet.
@@ -38,7 +38,7 @@ func (c *Claim) asking(r *Rules, now Instant, e *Event, out *Effects) {
 		default:
 			out.Pause = true
 		}
-	case Woken: // it has overtaken the reply that the request waits, so nothing is known that it can be checked by
+	case Woken: // it has overtaken the reply, by which it will be checked
 		c.early = max(c.early, e.Fence)
 	case RetryAt:
 		if c.due == 0 || e.At < c.due {
@@ -49,7 +49,7 @@ func (c *Claim) asking(r *Rules, now Instant, e *Event, out *Effects) {
 	}
 }
 
-// pending handles what ends a request whether it waits or not.
+// pending handles the events that end a request in each of its states.
 func (c *Claim) pending(r *Rules, now Instant, e *Event, out *Effects) {
 	switch e.Kind {
 	case Cancelled:
@@ -63,7 +63,7 @@ func (c *Claim) pending(r *Rules, now Instant, e *Event, out *Effects) {
 	}
 }
 
-// ask sends the request: by the general script, if it must, or the call before was.
+// ask sends the request: by the general script, if general is set or the fast script has not decided before.
 func (c *Claim) ask(general bool, out *Effects) {
 	c.copies.sent()
 	c.general = c.general || general
@@ -86,7 +86,7 @@ func (c *Claim) failedTry() (last bool) {
 // replied handles a reply to the request.
 func (c *Claim) replied(r *Rules, now Instant, e *Event, out *Effects) {
 	if e.Code == Undecided && !e.Fast || c.mode == Part && e.Code != Granted && e.Code != Denied && e.Code != Tombstoned {
-		c.copies.atServer = inDoubt // no script replies so
+		c.copies.atServer = inDoubt // no script sends this reply
 		c.fail(r, now, ByError, out)
 		return
 	}
@@ -97,7 +97,7 @@ func (c *Claim) replied(r *Rules, now Instant, e *Event, out *Effects) {
 		if c.grant(r, now, Held, e.Fence, e.Sent, r.TTL, out) {
 			return
 		}
-		// It is over already. As for a reply that does not come, the request is sent again, at once.
+		// The lease has ended already. The request is sent again, as after a reply that does not come, but at once.
 		c.late, c.general = true, false
 		if c.failedTry() || e.Exhausted || c.mode == Part {
 			c.fail(r, now, ByLateness, out)
@@ -126,7 +126,7 @@ func (c *Claim) replied(r *Rules, now Instant, e *Event, out *Effects) {
 	}
 }
 
-// wait makes the request one that the server has queued. Messages that have overtaken the answer count from now on.
+// wait handles the answer that the server has queued the request. Messages that have overtaken it are handled now.
 func (c *Claim) wait(r *Rules, now Instant, e *Event, out *Effects) {
 	early, due := c.early, c.due
 	c.state, c.early, c.due = Waiting, 0, 0
@@ -197,9 +197,9 @@ func (c *Claim) stillQueued(e *Event) {
 	}
 }
 
-// woken handles the message about a grant. The lease lasts for the claim ttl. The server counts from the last heartbeat that it has
-// received, and the claim from the last one that was answered, which is never later; so the lease is never relied on too long. A message
-// is only a message: whoever may publish can send one. So it counts only if it fits what the server has answered.
+// woken handles the message about a grant. The lease lasts for the claim ttl. The server counts from the last heartbeat that it has received, and
+// the claim from the last one that was answered, which is never later; so the lease is never relied on too long. Because others may be able to
+// publish as well, a message counts only if it fits what the server has answered. If it does not, a heartbeat asks the server.
 func (c *Claim) woken(r *Rules, now Instant, fence int64, out *Effects) {
 	if wakeupCounts(fence, c.floor, c.clock, c.asked, now, r.ClaimTTL) && c.grant(r, now, Unconfirmed, fence, c.asked, r.ClaimTTL, out) {
 		out.WakeupHeard = true
@@ -224,8 +224,7 @@ func (c *Claim) grant(r *Rules, now Instant, state State, fence int64, sent Inst
 	return true
 }
 
-// permit makes the claim one without a lease, of which the server has something until then at the latest; 0: that depends on when it is
-// released.
+// permit makes the claim one without a lease. Its release is repeated until that time at the latest; 0: the time depends on when it begins.
 func (c *Claim) permit(fence int64, until Instant) {
 	c.state, c.fence, c.until = Permitted, fence, until
 }

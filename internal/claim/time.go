@@ -29,20 +29,19 @@ const ShortestTTL = 10 * time.Millisecond
 // milliseconds. (The drift factor of https://redis.io/docs/latest/develop/use/patterns/distributed-locks/)
 func Margin(d time.Duration) time.Duration { return d/100 + 2*time.Millisecond }
 
-// TrustedFor returns for how long a lease of ttl ms is relied on, from when the call was sent that granted or renewed it.
+// TrustedFor returns for how long a lease of ttl ms is relied on, counted from when the call that granted or renewed it was sent.
 func TrustedFor(ttl int64) time.Duration {
 	d := Duration(ttl)
 	return d - Margin(d)
 }
 
-// leaseUntil is the deadline of a lease: until when it is relied on. It was granted or renewed for ttl ms by a call sent at that time.
+// leaseUntil returns the deadline of a lease, until which it is relied on, if a call sent at sent has granted or renewed it for ttl ms.
 func leaseUntil(sent Instant, ttl int64) Instant { return sent.Add(TrustedFor(ttl)) }
 
-// wakeupCounts reports whether a message about a grant can be used. Its lease lasts for claimTTL ms from asked, when the last call was
-// sent that the server answered with "waiting". floor is the last fence that it had drawn by then: a message whose fence is not
-// larger is about an earlier grant. clock is the server's clock at that answer, in ms: a message whose fence is larger than the server
-// can have drawn since is forged, or the clock was set ahead. Then the keeper asks the server instead, as it does if less than an eighth
-// of the lease is left.
+// wakeupCounts reports whether a message about a grant can be used. floor and clock are from the last answer of "waiting": the last fence that the
+// server had drawn, and its clock in ms. If the message's fence is not larger than floor, it is about an earlier grant. If it is larger than any
+// the server can have drawn since, it is forged, or the clock was set ahead. Nor can a message be used if less than an eighth of its lease is
+// left, which lasts for claimTTL ms from asked, when the answered call was sent.
 func wakeupCounts(fence, floor, clock int64, asked, now Instant, claimTTL int64) bool {
 	return fence > floor && fence <= largestFence(floor, clock, now.Sub(asked)) && leaseUntil(asked, claimTTL).Sub(now) >= Duration(claimTTL)/8
 }
@@ -50,14 +49,14 @@ func wakeupCounts(fence, floor, clock int64, asked, now Instant, claimTTL int64)
 // fenceSlack is how much a fence may exceed what the server's clock is expected to show.
 const fenceSlack = time.Second
 
-// largestFence returns a bound of the fences that a server draws within that time of an answer, which had the last fence and the
-// clock in ms. Fences follow the clock, or are one more than the last: at most one for each µs that the scripts take.
+// largestFence returns the largest fence that a server may draw within that time after an answer with floor and clock. A fence is the clock in µs
+// or, if that is not larger, one more than the last fence; and drawing takes more than 1 µs.
 func largestFence(floor, clock int64, within time.Duration) int64 {
 	return max(floor, (clock+1)*1000) + (within + fenceSlack).Microseconds()
 }
 
-// rejoinPlace returns the place at which a waiter is queued again that the server does not know: its own, or 0, the end of the
-// queue, if the last call that was answered is older than a heartbeat counts.
+// rejoinPlace returns the place for a waiter that the server does not know any more: its own or, if its last answered call is older than a
+// heartbeat counts, 0 for the end of the queue.
 func rejoinPlace(place int64, asked, now Instant, heartbeatTimeout time.Duration) int64 {
 	if now.Sub(asked) > heartbeatTimeout {
 		return 0
