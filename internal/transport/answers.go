@@ -9,25 +9,25 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/claim"
 )
 
-// SilenceTimeout is how long an answer may take before a node counts as silent. Less says nothing about it.
+// SilenceTimeout is how long a node may take to answer before it counts as silent. A call interrupted sooner says nothing about the node.
 const SilenceTimeout = 100 * time.Millisecond
 
-// Answers says how a node has answered the calls to it, of whatever name. What counts is when they were sent. When their answers came makes no
-// difference: A and then B are sent, B is answered, and then A fails, because its connection was an old one; the node works.
+// Answers says how a node has answered the calls for all names. What counts is when a call was sent: one that was sent before Last counts no
+// more. A case: A and then B are sent, B is answered, and then A fails because its connection was an old one. The node works.
 type Answers struct {
-	Last  time.Time // when the last call was sent that was answered; zero: none was
-	Since time.Time // when the first call was sent, not before that, that has failed or is under way; zero: there is none
-	Err   error     // of the last of them that has failed; nil: none has
+	Last  time.Time // when the newest answered call was sent; zero: none was answered
+	Since time.Time // when the oldest call was sent that has failed or is under way; zero: there is none
+	Err   error     // of the newest call that has failed; nil: none has
 }
 
-// Answers returns how the node of a key has answered. In a Cluster it is the node to which a call would be sent now: after a failover another one,
-// of which nothing is known until it has answered a call. So a wait that ends before that ends as in an outage. It does no I/O.
+// Answers returns how the node of a key has answered. On a cluster, this is the node to which a call would be sent now. After a failover it is a
+// new one, of which nothing is known until it has answered a call: a wait that ends sooner ends as in an outage. Answers does no I/O.
 func (t *Transport) Answers(key string) Answers {
 	node, _ := t.rdb.Primary(ended, key)
 	t.mu.Lock()
 	q := t.queues[node]
 	t.mu.Unlock()
-	if q == nil { // no call was sent to it lately; or the client does not know yet which node it is
+	if q == nil { // no call was sent to the node lately, or the client does not know yet which one it is
 		return Answers{}
 	}
 	q.mu.Lock()
@@ -42,24 +42,24 @@ var ended = func() context.Context {
 	return ctx
 }()
 
-// record is what the Answers of a node are made from.
+// record is what the Answers of a node are made from. A batch is known by when it was sent.
 type record struct {
-	last     time.Time    // when the last batch was sent that was answered
-	failed   [2]time.Time // when the first and the last were sent that have failed, of those after it; zero: there is none. Those between are forgotten
-	err      error        // of the last
-	underWay []time.Time  // when each batch was sent that has not ended
+	last     time.Time    // the newest answered batch
+	failed   [2]time.Time // the oldest and the newest batch since last that have failed; zero: none has. Those between are not kept
+	err      error        // of the newest batch that has failed
+	underWay []time.Time  // all batches that have not ended
 }
 
 // sent notes that a batch is sent. ended must follow with the same time.
 func (r *record) sent(at time.Time) { r.underWay = append(r.underWay, at) }
 
-// ended notes that a batch has ended. What came of it, if that says something about the node, was noted before.
+// ended notes that a batch has ended. Before it, answered or fails notes the result, unless that says nothing about the node.
 func (r *record) ended(at time.Time) {
 	i := slices.IndexFunc(r.underWay, at.Equal)
 	r.underWay = slices.Delete(r.underWay, i, i+1)
 }
 
-// answered notes that a batch was answered.
+// answered notes that a batch was answered. Failures of batches that were sent before count no more.
 func (r *record) answered(at time.Time) {
 	if at.After(r.last) {
 		r.last = at
@@ -95,13 +95,13 @@ func (r *record) answers() Answers {
 	return a
 }
 
-// note records what the results of a batch say about the node, before anybody learns of them. One answer is enough. lost says that the
-// connection was lost before it was used.
+// note records what the results of a batch say about the node, before Done is called: a caller whose call has failed finds the failure in
+// Answers. One answered call is enough for the batch to count as answered. lost says that the connection was lost before the batch was sent.
 func (q *nodeQueue) note(s *sender, lost bool) {
 	answered, failure := false, error(nil)
 	for _, call := range s.batch {
 		switch {
-		case lost && OutcomeOf(call.Err) == claim.NotSent, // it is sent again
+		case lost && OutcomeOf(call.Err) == claim.NotSent, // the call is sent again
 			errors.Is(call.Err, ErrInterrupted) && time.Since(s.began) < SilenceTimeout:
 		case ofNode(call.Err):
 			failure = call.Err

@@ -15,12 +15,11 @@ const (
 // ErrQueueFull is the error of a call that was not queued because too many wait already.
 var ErrQueueFull = errors.New("too many calls of this process wait for the server")
 
-// errWithdrawn is the error of a call that its caller has withdrawn.
 var errWithdrawn = errors.New("withdrawn before it was sent")
 
-// Withdraw prevents a call from being sent, if it is still queued, because nobody wants the reply any more. It returns false if the call
-// is under way or done. Done is called for a withdrawn call as well, not before the transport comes upon it, with an error whose Outcome is NotSent.
-// Withdraw may be called at any time, also before Send, more than once and concurrently.
+// Withdraw prevents a call from being sent, if it is still queued, because nobody wants the reply any more. It returns false if the call is under
+// way or done. Done is called for a withdrawn call as well, with an error whose Outcome is NotSent, but perhaps only when a sender would have
+// taken it. Withdraw may be called at any time, also before Send, more than once and concurrently.
 func (call *Call) Withdraw() bool {
 	return call.state.CompareAndSwap(callQueued, callWithdrawn) || call.state.CompareAndSwap(0, callWithdrawn) || call.Withdrawn()
 }
@@ -58,7 +57,7 @@ func (call *Call) end() {
 	call.Done.CallDone(call)
 }
 
-// join lets the other call be sent as part of this one, if they differ in ARGV[1] alone. It reports whether it does.
+// join lets the other call be sent as part of this one, if they differ in ARGV[1] alone. It reports whether it has joined them.
 func (call *Call) join(other *Call) bool {
 	at, n := 3+call.Args[2].(int), len(call.Args)-len(call.joined)
 	if call.Key != other.Key || call.Script != other.Script || len(other.joined) > 0 || len(other.Args) != n ||
@@ -69,7 +68,7 @@ func (call *Call) join(other *Call) bool {
 	return true
 }
 
-// joinAll makes as few calls of the batch as possible.
+// joinAll joins the calls of the batch where possible, and returns those that are to be sent.
 func joinAll(batch []*Call) []*Call {
 	all := batch[:0]
 	for _, call := range batch {
@@ -81,7 +80,7 @@ func joinAll(batch []*Call) []*Call {
 	return all
 }
 
-// endAll ends calls that are not sent. The caller holds no mutex, not even one of its own.
+// endAll ends calls that are not sent. The caller must hold no mutex, because Done is called here.
 func endAll(calls []*Call, err error) {
 	for _, call := range calls {
 		call.notSent(err)
@@ -119,8 +118,7 @@ func (l *callList) add(call *Call, limit int) (removed []*Call, added bool) {
 	return removed, true
 }
 
-// take moves the first calls to a batch, until the list is empty or the batch has limit calls. Those that were withdrawn it
-// appends to withdrawn instead.
+// take moves the first calls to a batch, until the list is empty or the batch has limit calls. It appends withdrawn calls to withdrawn instead.
 func (l *callList) take(batch, withdrawn []*Call, limit int) (newBatch, newWithdrawn []*Call) {
 	if len(batch) == 0 && len(l.calls) <= limit { // the usual case: swap the slices
 		batch, l.calls = l.calls, batch

@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// integers and anything are commands that go-redis must not repeat, for replies that are arrays of integers and for others.
+// integers and anything are commands that go-redis must not repeat: integers for replies that are arrays of integers, anything for all others.
 type (
 	integers struct{ *redis.IntSliceCmd }
 	anything struct{ redis.Cmd }
@@ -126,7 +126,7 @@ func (call *Call) setResult(cmd redis.Cmder, pipelineErr error) {
 	}
 }
 
-// SetResult sets the reply or the error of a command that was sent otherwise.
+// SetResult sets the reply or the error of a command that was not sent by a Transport.
 func (call *Call) SetResult(cmd *redis.Cmd) {
 	reply, err := cmd.Result()
 	if err == nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// OutcomeOf returns whether the server ran a command, by the error with which that has ended; nil: it did.
+// OutcomeOf returns whether the server ran a command that has ended with err.
 func OutcomeOf(err error) claim.Outcome {
 	if err == nil {
 		return claim.Answered
@@ -33,7 +33,7 @@ func OutcomeOf(err error) claim.Outcome {
 	return claim.InDoubt
 }
 
-// notSentError reports that no node was found for a call.
+// notSentError is the error of a call that was not sent. It wraps the reason.
 type notSentError struct{ err error }
 
 func (e *notSentError) Error() string { return e.err.Error() }
@@ -67,8 +67,8 @@ func hasCode(err error, codes []string) bool {
 	return slices.ContainsFunc(codes, func(code string) bool { return redis.HasErrorPrefix(err, code) })
 }
 
-// ofNode reports whether the error says that the node does not answer, or cannot serve at present. One that is about the command or its key
-// does not: the key has a wrong type, or the user may not use it.
+// ofNode reports whether the error says that the node does not answer, or cannot serve at present. An error about the command or its key, such as
+// a wrong type or a missing permission, does not say so.
 func ofNode(err error) bool {
 	if err == nil || Malformed(err) {
 		return false

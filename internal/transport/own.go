@@ -12,33 +12,30 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// This file has the connection of the Transport's own, on which calls are sent in the goroutines of their callers. When the caller's
-// context ends, or the Transport is closed, the connection is closed, which ends the read. go-redis does not watch a context while it
-// reads, and gives no access to the connections of its pools.
-//
-// The connection is dialled, and its handshake made, in the background, once. When it is lost, a call that has not been sent is queued.
+// This file has the Transport's own connection, on which calls are sent in the goroutines of their callers. When the caller's context ends, or
+// the Transport is closed, the connection is closed, which ends the read. go-redis does not watch a context while it reads, and gives no access
+// to the connections of its pools. The connection is dialled once, in the background. If it is lost, a call that has not been sent is queued.
 
-// A Transport opens its own connection once ownCalls calls within ownWithin would have been sent on it, so that who locks now and then
-// has none. After one that was closed the count begins anew: a caller that gives up costs a connection, and leaves
-// a call at a server that may be slow.
+// A Transport opens its own connection after ownCalls calls within ownWithin that would have been sent on it, so that a process that seldom locks
+// has none. When the connection was closed, the count begins anew, because each caller that gives up costs a connection, and leaves a call at a
+// server that may be slow.
 const (
 	ownCalls  = 16
 	ownWithin = 10 * time.Second
 )
 
 const (
-	ownCheckTTL = 10 * time.Second // how long the key lasts at most by which a connection is checked
-	ownPause    = time.Minute      // after one that could not be made, or leads to another server
+	ownCheckTTL = 10 * time.Second // of the key by which a connection is checked
+	ownPause    = time.Minute      // before the next connection, if one could not be made or leads to another server
 )
 
-// ErrInterrupted is the error of a call whose caller's context has ended, or whose Transport is being closed, while it was sent inline.
-// Its Outcome is InDoubt.
+// ErrInterrupted is the error of a call under way inline when its caller's context ended, or EndInline was called. Its Outcome is InDoubt.
 var ErrInterrupted = errors.New("no answer before the wait ended")
 
 // ErrPanicked is the error of a call during which a hook of the application panicked. Its Outcome is InDoubt.
 var ErrPanicked = errors.New("a hook of the client has panicked")
 
-// EndReceiver is notified when the context of a call ends that is sent inline.
+// EndReceiver is notified when the context of an inline call ends.
 type EndReceiver interface{ ContextEnded(context.Context) }
 
 // ownConn is a connection of the Transport's own.
@@ -47,11 +44,11 @@ type ownConn struct {
 	rdb    *redis.Client            // its pool is this connection
 	hooked *redis.Conn              // sends by rdb, with the application's hooks
 	conn   atomic.Pointer[net.Conn] // nil until it is dialled
-	lost   atomic.Bool              // it was dropped while it was not in use
+	lost   atomic.Bool              // it was dropped while not in use
 	ctx    context.Context          // ends when it is interrupted
 	cancel context.CancelFunc
-	ending sync.WaitGroup // the end of the context of the call that is under way
-	hooks  bool           // a command is passed to the hooks, which have not returned
+	ending sync.WaitGroup // what runs when the context of the call under way ends
+	hooks  bool           // the application's hooks have a command, and have not returned
 }
 
 // newOwnConn returns a connection that is not dialled yet; nil: there can be none for this client.
@@ -73,8 +70,8 @@ func (o *ownConn) dialed(conn net.Conn) {
 	}
 }
 
-// interrupt ends what is under way on the connection, which cannot be used any more. It does not block, though closing a connection may:
-// that of TLS with its farewell, or one that a Dialer of the application has made.
+// interrupt ends what is under way on the connection, which cannot be used any more. It does not block, though closing may, because TLS sends an
+// alert first, or a Dialer of the application has made the connection.
 func (o *ownConn) interrupt() {
 	o.cancel()
 	p := o.conn.Load()
@@ -143,8 +140,8 @@ func (q *nodeQueue) takeOwnLocked() *ownConn {
 	return nil
 }
 
-// connect dials the connection. It is used only if it can delete what is written by one of the pool: a DialHook of the application may lead those
-// to another server.
+// connect dials the connection, and checks that it leads to the same server as the pool, which a DialHook of the application may lead elsewhere.
+// The Transport's own connection must be able to delete a key that was written by one of the pool.
 func (q *nodeQueue) connect(o *ownConn) {
 	written := make(chan error, 1)
 	call := &Call{Key: q.t.ownKey, Mixed: true, Args: []any{"set", q.t.ownKey, 1, "px", ownCheckTTL.Milliseconds()}}
@@ -170,8 +167,7 @@ func (q *nodeQueue) connect(o *ownConn) {
 	q.returnOwnLocked(o, same)
 }
 
-// returnOwnLocked ends a use of the connection. If it is usable no more, it is closed, in the background because that calls
-// the network's code.
+// returnOwnLocked ends a use of the connection. It closes a connection that is not usable any more, in the background because that may block.
 func (q *nodeQueue) returnOwnLocked(o *ownConn, usable bool) {
 	if usable && !q.ownUnusable {
 		q.ownFree = true

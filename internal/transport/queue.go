@@ -22,8 +22,8 @@ const (
 	maxOverdueAfter = 100 * time.Millisecond
 )
 
-// A server is silent if it has answered nothing for silentAfter although calls are under way, or since its last pipeline failed. A
-// pipeline then has silentBatch calls at most: those to a server that hangs will be run when it goes on, for callers who have left by then.
+// A server is silent if calls are under way, or its last pipeline failed, and it has answered nothing for silentAfter. A pipeline then has
+// silentBatch calls at most, because a server that hangs runs them when it goes on, for callers who have left by then.
 const (
 	silentAfter = 10 * time.Millisecond
 	silentBatch = 8
@@ -41,15 +41,15 @@ type nodeQueue struct {
 	mu         sync.Mutex // guards the fields below
 	urgent     callList   // queued, to be sent first
 	queued     callList   // queued, not urgent
-	unawaited  callList   // queued, for nobody who waits
-	clearing   bool       // a batch of these is in flight
+	unawaited  callList   // queued, and Unawaited
+	clearing   bool       // a batch of unawaited calls is in flight
 	seq        uint64     // of the last call that was queued
 	inFlight   int        // batches being sent
-	inline     int        // of these, on the connection of the Transport's own
-	answeredAt time.Time  // when a batch was last answered; or, if none was under way since, when the next one was sent
+	inline     int        // how many of these batches are sent inline
+	answeredAt time.Time  // silence counts from here: the last answer, or the first batch after a time without any
 	endedAt    time.Time  // when a batch last ended
-	failing    bool       // that was not answered
-	record     record     // of how it has answered
+	failing    bool       // the batch that ended last was not answered
+	record     record     // what Answers is made from
 	active     int        // senders that are not idle
 	senders    int        // goroutines
 	idle       []*sender  // senders with nothing to do; the last in is the first out
@@ -60,8 +60,8 @@ type nodeQueue struct {
 
 	own         *ownConn  // for callers that send inline; nil: there is none
 	ownFree     bool      // it is connected and not in use
-	ownUnusable bool      // there can be none, or no more
-	ownAgain    time.Time // when one may be made again
+	ownUnusable bool      // there can be none, or none any more
+	ownAgain    time.Time // before then, no other one is made
 	wanted      int       // calls since wantedSince that would have been sent on it
 	wantedSince time.Time // zero: never
 }
@@ -76,8 +76,8 @@ type sender struct {
 	withdrawn []*Call   // found when the batch was taken
 	began     time.Time // when it was taken
 	seq       uint64    // the last call that was queued by then
-	unawaited bool      // the batch is of such calls
-	own       *ownConn  // that it sends on; nil: on those of the client's pool
+	unawaited bool      // the batch is of Unawaited calls
+	own       *ownConn  // the connection that it sends on; nil: any of the client's pool
 }
 
 func (q *nodeQueue) add(call *Call) {
@@ -112,8 +112,8 @@ func (q *nodeQueue) add(call *Call) {
 	q.scheduleLocked()
 }
 
-// sendInline sends a call in the caller's goroutine and returns true, if the Transport's own connection is free, and no other call is
-// queued or in flight: with one, sharing a pipeline is cheaper. end is notified if ctx ends meanwhile.
+// sendInline sends a call in the caller's goroutine and returns true, if the Transport's own connection is free, and no other call is queued or
+// in flight. If there is one, sharing its pipeline is cheaper. end is notified if ctx ends meanwhile.
 func (q *nodeQueue) sendInline(ctx context.Context, call *Call, end EndReceiver) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -157,7 +157,7 @@ func (q *nodeQueue) exchangeLocked(ctx context.Context, s *sender, end EndReceiv
 	q.record.sent(s.began)
 	silence := q.unlocked(ctx, s, end)
 	if errors.Is(silence, ErrInterrupted) || s.own != nil && s.own.lost.Load() {
-		return // which says nothing about the server
+		return // the end of the connection says nothing about the server
 	}
 	q.endedAt = time.Now()
 	if q.failing = silence != nil; !q.failing {
@@ -165,9 +165,9 @@ func (q *nodeQueue) exchangeLocked(ctx context.Context, s *sender, end EndReceiv
 		return
 	}
 	if q.answeredAt.After(s.began) {
-		return // by another connection
+		return // another connection was answered meanwhile
 	}
-	until := s.seq // these would not have been answered either
+	until := s.seq // the calls that were queued by then would not have been answered either
 	if q.givenUp {
 		until = q.seq
 	}
@@ -177,7 +177,7 @@ func (q *nodeQueue) exchangeLocked(ctx context.Context, s *sender, end EndReceiv
 	q.mu.Lock()
 }
 
-// unlocked unlocks mu and exchanges a batch, which is in flight.
+// unlocked exchanges a batch with mu unlocked, and then counts it as in flight no more.
 func (q *nodeQueue) unlocked(ctx context.Context, s *sender, end EndReceiver) (silence error) {
 	q.mu.Unlock()
 	defer func() {
@@ -188,7 +188,7 @@ func (q *nodeQueue) unlocked(ctx context.Context, s *sender, end EndReceiver) (s
 	return q.exchange(ctx, s, end)
 }
 
-// silentLocked reports whether the server has been silent for so long.
+// silentLocked reports whether the server has been silent for d.
 func (q *nodeQueue) silentLocked(now time.Time, d time.Duration) bool {
 	return (q.failing || q.inFlight > 0) && now.Sub(q.answeredAt) >= d
 }
@@ -219,9 +219,8 @@ func (q *nodeQueue) clearsLocked() bool { return len(q.unawaited.calls) > 0 && !
 // readyLocked reports whether there is something to send.
 func (q *nodeQueue) readyLocked() bool { return q.awaitedLocked() || q.clearsLocked() }
 
-// scheduleLocked makes a sender take the queued calls: at once, or after a delay if all preferred senders are busy. If
-// there is no connection for one more sender, the next one whose batch completes takes them; the client's timeouts bound
-// how long that takes.
+// scheduleLocked makes a sender take the queued calls: at once, or after a delay if all preferred senders are busy. If there is no connection for
+// one more sender, the next sender whose batch completes takes them; the client's timeouts bound how long that takes.
 func (q *nodeQueue) scheduleLocked() {
 	switch {
 	case q.active < q.preferred:
@@ -278,7 +277,7 @@ func (q *nodeQueue) close() {
 	}
 }
 
-// closeUnused closes the queue if it was not used in the last minute, and reports whether.
+// closeUnused closes the queue if it was not used in the last minute, and reports whether it did.
 func (q *nodeQueue) closeUnused() bool {
 	q.mu.Lock()
 	unused := q.active == 0 && time.Since(q.answeredAt) > time.Minute
@@ -325,8 +324,8 @@ func (q *nodeQueue) runSender(s *sender) {
 	}
 }
 
-// takeLocked takes the next batch from the queue. It is empty if all queued calls were withdrawn. While calls are queued that somebody waits
-// for, every second batch of a sender at most is of others.
+// takeLocked takes the next batch from the queue. It is empty if all queued calls were withdrawn. A sender takes no two batches of Unawaited
+// calls in a row while other calls are queued.
 func (q *nodeQueue) takeLocked(s *sender) {
 	limit := maxBatch
 	if q.silentLocked(time.Now(), silentAfter) {

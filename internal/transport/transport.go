@@ -1,24 +1,28 @@
-// Package transport sends scripts to Redis in pipelines and reports the outcome of each.
+// Package transport sends scripts to Redis in pipelines and reports the outcome of each call. Each keeper has one Transport, by which packages
+// server, keeper and quorum send. In order:
 //
-// A caller that no longer wants a reply withdraws its call, which is then not sent unless it is under way already. So what a server
-// runs after an outage is what somebody still waits for, and releases, however long the outage was. What is under way meanwhile is
-// bounded as well: while a server is silent, each pipeline takes only a few calls. If a pipeline is not answered, the calls that
-// were queued when it was sent fail like those in it.
+//  1. Send queues a call at its node (queue.go). On a cluster, goroutines of the Transport look the node up.
+//  2. A sender takes what is queued as one batch, and sends it in one pipeline (exchange.go). A single call is sent at once; calls that arrive
+//     while others are in flight share a pipeline. Senders are goroutines of the Transport, because go-redis does not interrupt a read when a
+//     context ends, and callers must not be blocked by it.
+//  3. What the batch says about the node is recorded, so that package server can tell an outage (answers.go).
+//  4. Done is called for each call, with the reply or the error. OutcomeOf says whether the server ran it (outcome.go).
 //
-// It never sends a command twice, except that it sends the script's text when the server answers NOSCRIPT. Whether a
-// request may be repeated is for the caller to decide, who knows the token, the context and the end of the lease.
-// Commands that arrive while others are in flight share one pipeline; a single command is sent at once. Goroutines of
-// the Transport do the sending: go-redis does not interrupt a read when a context ends, and callers must not be blocked
-// by it.
+// SendInline does all this in the goroutine of a caller that would only wait for the reply, if no other call is under way. That saves a third of
+// the time of an uncontended lock and release. The connection is one that the Transport can close when the caller's context ends (own.go). All
+// others come from the pool that go-redis keeps for pipelines, and no more are used at once than it has: beyond that go-redis would take
+// connections from its main pool, which the application may have exhausted.
 //
-// Calls that nobody waits for are sent beside the others, one pipeline of them at a time, and those that differ in one argument as one
-// call. So what a burst of them, such as the cleanups of fifty thousand waits that were cancelled at once, holds up is the time of one pipeline.
+// A command is never sent twice, except that the script's text is sent when the server answers NOSCRIPT. Only the caller, who knows the token,
+// the context and the end of the lease, can decide whether to repeat a request.
 //
-// A caller that would only wait for the reply sends inline, in its own goroutine, if no other call is under way, which saves a third of
-// the time of an uncontended lock and release. It does so on a connection that the Transport can close when the caller's context ends.
+// After an outage a server should run only releases and what somebody still waits for. So a caller who leaves withdraws its call, which is then
+// not sent; a silent server gets only a few calls in each pipeline; and if a pipeline is not answered, the calls that were queued when it was
+// sent fail with it. A burst of calls that nobody waits for, such as the cleanups of fifty thousand cancelled waits, delays others by one
+// pipeline, because such calls are joined, and one pipeline of them at a time is sent beside the others.
 //
-// All other connections come from the pool that go-redis keeps for pipelines, and no more are used at once than that pool has.
-// Beyond that go-redis would take connections from its main pool, which the application may have exhausted.
+// Mutexes: Transport.mu is taken before nodeQueue.mu, and no other under them. Done is called under neither. Send never calls Done in the
+// caller's goroutine, so it may be called under any mutex.
 package transport
 
 import (
@@ -40,22 +44,22 @@ import (
 type Call struct {
 	Script    *lua.Script // nil for another command
 	Key       string      // the first key; it selects the node of a cluster
-	Urgent    bool        // sent before calls that are not, and always queued: renewals, heartbeats and releases
-	Unawaited bool        // nobody waits for it. Those that differ in ARGV[1] alone are sent as one, with the others' behind its ARGV
+	Urgent    bool        // sent before others, and queued however many wait: renewals, heartbeats and releases
+	Unawaited bool        // nobody waits for it. Calls that differ in ARGV[1] alone are sent as one, with all their ARGV[1]
 	Scalar    bool        // the reply may be a number in place of an array
-	Mixed     bool        // the reply has elements that are not integers, or is the string that another command returns; it is stored in Values
-	Args      []any       // the command, from EVALSHA on; see Script.AppendCommand. Another command has the key second
+	Mixed     bool        // the reply is stored in Values: it is a string, or has elements that are not integers
+	Args      []any       // the command, from EVALSHA on; see Script.AppendCommand. A command without a script has the key second
 	Done      Receiver    // called once
 
-	Sent   time.Time // the time just before the command was sent that is answered; not set if none was
-	Reply  []int64   // the script's reply; one element if it is a number and no array
+	Sent   time.Time // just before the command was last sent; not set if it was not
+	Reply  []int64   // the script's reply; a number is one element
 	Values []any     // the script's reply if Mixed is set
 	Err    error     // why there is no reply, or nil; see OutcomeOf
 
-	Joined bool // it was sent as part of another call, and has the reply of that
+	Joined bool // it was sent as part of another call, and has the other's reply
 
 	sentText bool          // the server did not have the script, so its text was sent
-	joined   []*Call       // those that are sent as part of this one
+	joined   []*Call       // the calls that are sent as part of this one
 	state    atomic.Uint32 // callQueued, callTaken or callWithdrawn; 0 before Send
 	seq      uint64        // its number among the calls of its nodeQueue; guarded by the nodeQueue's mu
 
@@ -104,12 +108,11 @@ type Transport struct {
 // maxQueued is about as many calls as a server runs in a second.
 const maxQueued = 1 << 16
 
-// maxRouters is the maximum number of goroutines that look up nodes of a cluster. That does I/O only while the client has no slot map,
-// and then all of them wait for the same.
+// maxRouters is the maximum number of goroutines that look up nodes of a cluster. More would not help: a lookup does I/O only while the client
+// has no slot map, and then all lookups wait for the same one.
 const maxRouters = 8
 
-// New returns a Transport for the client. It does no I/O and starts no goroutine. The key is this Transport's alone, to be written for a moment
-// when it opens a connection of its own.
+// New returns a Transport for the client. It does no I/O and starts no goroutine. No other Transport may have the same ownKey; see connect.
 func New(rdb *client.Client, ownKey string) *Transport {
 	t := &Transport{rdb: rdb, ownKey: ownKey, maxQueued: maxQueued, queues: map[*redis.Client]*nodeQueue{}}
 	if !rdb.IsCluster() {
@@ -118,7 +121,7 @@ func New(rdb *client.Client, ownKey string) *Transport {
 	return t
 }
 
-// Send queues a call and returns at once. If too many calls wait already, one that is not urgent ends with ErrQueueFull.
+// Send queues a call and returns at once. If too many calls wait already, one that is neither Urgent nor Unawaited ends with ErrQueueFull.
 func (t *Transport) Send(call *Call) {
 	if !call.enqueue() {
 		go call.notSent(nil)
@@ -127,8 +130,8 @@ func (t *Transport) Send(call *Call) {
 	t.dispatch(call)
 }
 
-// Stats returns how many calls are not sent yet, also those that nobody waits for any more, how many batches are not answered, and for how
-// long the node has answered nothing that is silent for longest, as far as the last batch says; 0: each has answered that.
+// Stats returns how many calls are not sent yet, including withdrawn ones, how many batches are in flight, and for how long the most silent node
+// has answered nothing. silence is 0 if every node has answered its last batch.
 func (t *Transport) Stats() (unsent, inFlight int, silence time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -148,10 +151,10 @@ func (t *Transport) Stats() (unsent, inFlight int, silence time.Duration) {
 	return unsent, inFlight, silence
 }
 
-// SendInline is Send for a caller that would only wait for the reply. If no other call is queued or in flight, and the Transport has a
-// connection of its own by now, the call is sent in the caller's goroutine, which saves two goroutine switches, and SendInline returns after
-// Done has been called. When ctx ends meanwhile, end is notified unless it is nil, and then the call ends with ErrInterrupted. Otherwise
-// SendInline returns at once. A call that is sent inline cannot be withdrawn.
+// SendInline is Send for a caller that would only wait for the reply. If no other call is queued or in flight, and the Transport has a connection
+// of its own by now, the call is sent in the caller's goroutine, which saves two goroutine switches. Done has then been called when SendInline
+// returns, unless the call had to be queued: the connection was lost before, or the server lacks the script. If ctx ends meanwhile, end is
+// notified (unless it is nil), and the call ends with ErrInterrupted. A call that is sent inline cannot be withdrawn.
 func (t *Transport) SendInline(ctx context.Context, call *Call, end EndReceiver) {
 	if !call.enqueue() {
 		go call.notSent(nil)
@@ -172,17 +175,17 @@ func (t *Transport) EndInline() {
 	}
 }
 
-// GiveUp makes calls that are queued, now or later, fail while their server does not answer, other than those that are under way.
+// GiveUp makes calls fail that are queued, now or later, while their server does not answer. It does not affect calls under way.
 func (t *Transport) GiveUp() { t.setForAll(&t.givenUp, (*nodeQueue).giveUp) }
 
-// Close waits until no call is in flight, which takes as long as the client's timeouts allow, and ends the goroutines of
-// the Transport. No call may be sent after Close.
+// Close waits until no call is queued or in flight, which takes as long as the client's timeouts allow, and ends the goroutines of the Transport.
+// No call may be sent after Close.
 func (t *Transport) Close() {
 	t.setForAll(&t.closed, (*nodeQueue).close)
 	t.senders.Wait()
 }
 
-// setForAll sets a flag of the Transport, which addTo passes on to the queues that it makes, and calls apply with those that exist.
+// setForAll sets a flag of the Transport, and calls apply with each queue. Queues that are made later get the flag from addTo.
 func (t *Transport) setForAll(flag *bool, apply func(*nodeQueue)) {
 	t.mu.Lock()
 	*flag = true
@@ -223,7 +226,7 @@ func (t *Transport) dispatch(call *Call) {
 	}
 }
 
-// route passes calls on to the queues of their nodes, until there are none.
+// route passes calls on to the queues of their nodes, until no call is unrouted.
 func (t *Transport) route() {
 	var batch, withdrawn []*Call
 	for {
@@ -249,7 +252,7 @@ func (t *Transport) route() {
 	}
 }
 
-// addTo adds the call to the queue of the node. With a new one, it ends those that were not used lately: nodes come and go.
+// addTo adds the call to the queue of the node. When it makes a new queue, it closes those not used lately, because nodes come and go.
 func (t *Transport) addTo(node *redis.Client, call *Call) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
