@@ -13,7 +13,7 @@ import (
 // that are the same in each call are of type any, so that they are boxed once. A test in package lua compares the arguments of set with
 // the header of the script, by their names. The replies are read by Decode, with a function of package protocol.
 
-// set makes the call one of that script. Arguments that are nil are left out.
+// set makes the call one of script s. Arguments that are nil are left out.
 func (r *Resource) set(call *transport.Call, s *lua.Script, args ...any) {
 	call.Key = r.KeyOf(LockKey)
 	var keys [4]any
@@ -32,8 +32,8 @@ func Decode[T any](call *transport.Call, parse func([]int64) (T, error)) (T, err
 	return parse(call.Reply)
 }
 
-// SetAcquire makes the call one of acquire.lua. Without a maxWait the request does not wait. uncounted says that one that waits does not count
-// on the subscription of the keeper.
+// SetAcquire makes the call one of acquire.lua. If maxWait is nil, the request does not wait. uncounted says that it does not count on the
+// subscription of the keeper while it waits.
 func (r *Resource) SetAcquire(call *transport.Call, token string, policyArg, maxWait any, uncounted bool) {
 	var queueTTL, unsubscribed any
 	if maxWait != nil {
@@ -57,7 +57,7 @@ func (r *Resource) SetFastAcquire(call *transport.Call, token string) {
 }
 
 // SetRelease makes the call one of release.lua. With entomb, a late copy of the request is refused. unused says that the caller never had the
-// lease, so that nobody waits for its release. That of a lease that was in use leaves the key of a mutex free for so long, now and then.
+// lease, so that nobody waits for its release. free is for how long the key of a mutex is left free after a lease that was used, now and then.
 func (r *Resource) SetRelease(call *transport.Call, token string, entomb, unused bool, free time.Duration) {
 	var tombstone, cancel, yield any
 	if ms := free.Milliseconds(); ms > 0 && !unused {
@@ -88,26 +88,26 @@ func (r *Resource) SetHandOn(call *transport.Call, token string) {
 	r.set(call, r.fast.HandOn, token, r.args.channelPrefix, r.args.epoch, r.args.way)
 }
 
-// SetBreak makes the call one of break.lua, which ends somebody else's lease or place in the queue. The notice is one of protocol.BreakNotice.
+// SetBreak makes the call one of break.lua, which ends somebody else's lease or place in the queue. protocol.BreakNotice makes the notice.
 func (r *Resource) SetBreak(call *transport.Call, token, policyArg, notice string) {
 	r.set(call, r.scripts.Break, token, r.args.metadataTTL, r.args.tombstone, policyArg, notice)
 }
 
-// SetComplete makes the call one of complete.lua, which replaces a lease by a record that lasts for so many ms.
+// SetComplete makes the call one of complete.lua, which replaces a lease by a record that lasts for recordTTL ms.
 func (r *Resource) SetComplete(call *transport.Call, token string, recordTTL int64) {
 	call.Scalar, call.Urgent = true, true
 	r.set(call, r.scripts.Complete, token, recordTTL)
 }
 
-// SetDowngrade makes the call one of downgrade.lua, for a lease with that fence. upgrade is the token of the request by which it writes, if a
-// copy of that may still be under way.
+// SetDowngrade makes the call one of downgrade.lua, for a lease with that fence. upgrade is the token of the request by which the lease became
+// one that writes, if a copy of this request may still be under way, and else empty.
 func (r *Resource) SetDowngrade(call *transport.Call, token string, fence uint64, upgrade string) {
 	call.Urgent = true
 	r.set(call, r.scripts.Downgrade, token, int64(fence), r.args.metadataTTL, upgrade, r.args.tombstone)
 }
 
-// SetRenew makes the call a renewal. With metadata it is one of renew.lua, which also keeps those, and returns the fence. Without, it is one of
-// the fast script, which takes one key, so that it works while a cluster migrates the slot.
+// SetRenew makes the call a renewal. With metadata it runs renew.lua, which also keeps the metadata and returns the fence. Without, it runs the
+// fast script, which works while a cluster migrates the slot, because it takes one key.
 func (r *Resource) SetRenew(call *transport.Call, token string, ttl int64, metadata bool) {
 	call.Urgent = true
 	if metadata {
@@ -126,8 +126,8 @@ func (r *Resource) DecodeRenewal(call *transport.Call) (protocol.RenewReply, err
 	return Decode(call, protocol.ParseRenewReply)
 }
 
-// SetHeartbeat makes the call one of heartbeat.lua, of that mode. The caller appends the tokens of so many waiters to Args, and behind each its
-// place if the mode includes HeartbeatRejoin; 0 is the end of the queue.
+// SetHeartbeat makes the call one of heartbeat.lua. The caller then appends to Args the token of each waiter, each followed by its place in the
+// queue if mode includes HeartbeatRejoin; place 0 is the end.
 func (r *Resource) SetHeartbeat(call *transport.Call, mode, waiters int) {
 	call.Urgent = true
 	r.set(call, r.scripts.Heartbeat, r.args.metadataTTL, mode, r.args.policyArg, r.args.queueTTL)
@@ -137,7 +137,7 @@ func (r *Resource) SetHeartbeat(call *transport.Call, mode, waiters int) {
 	call.Args = slices.Grow(call.Args, waiters)
 }
 
-// DecodeHeartbeat returns the reply to a heartbeat of so many waiters.
+// DecodeHeartbeat returns the reply to a heartbeat of that many waiters.
 func DecodeHeartbeat(call *transport.Call, waiters int) (protocol.HeartbeatReply, error) {
 	return Decode(call, func(n []int64) (protocol.HeartbeatReply, error) { return protocol.ParseHeartbeatReply(n, waiters) })
 }
@@ -156,8 +156,8 @@ func (r *Resource) ContinueAdmitting() {
 // PageSize is the maximum number of holders or waiters that one script returns.
 const PageSize = 500
 
-// SetInspect makes the call one of inspect.lua. The subject is one of protocol's. The token is that of the last holder that was listed, whose
-// place is after, or "" if none was; for InspectBreak it is the one that was broken.
+// SetInspect makes the call one of inspect.lua. subject is one of protocol's, such as InspectHolders. A page begins behind the last holder that
+// was listed: after is its place and token its token, or "" on the first page. For InspectBreak, token is the one that was broken.
 func (r *Resource) SetInspect(call *transport.Call, subject int, after int64, count int, token string) {
 	call.Mixed = true
 	r.set(call, r.scripts.Inspect, subject, after, count, token)

@@ -9,7 +9,7 @@ import (
 type Clock struct {
 	mu   sync.Mutex
 	ms   int64     // 0: not known
-	sent time.Time // when the call was sent whose reply had it
+	sent time.Time // when the call was sent that has read it
 }
 
 // Note records a reading in ms, from the reply to a call that was sent at that time.
@@ -21,7 +21,7 @@ func (c *Clock) Note(ms int64, sent time.Time) {
 	}
 }
 
-// Last returns the last reading, and when the call was sent whose reply had it; 0 if there is none.
+// Last returns the last reading in ms, 0 if there is none, and when the call was sent that has read it.
 func (c *Clock) Last() (ms int64, sent time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// This file has the end of the use of a server, and the work that it waits for.
+// This file closes a Server, and counts the work that closing it waits for.
 
 const (
 	// TombstoneTTL is how long a tombstone keeps late copies of an abandoned request from being granted.
@@ -15,8 +15,8 @@ const (
 	CloseTimeout = 3 * time.Second
 )
 
-// BeginClose notes that the keeper is being closed. From now on no work begins but that which releases something. It reports whether this
-// is the first call.
+// BeginClose notes that the keeper is being closed. No work begins any more unless it releases something. It reports whether this is its first
+// call.
 func (s *Server) BeginClose() (first bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -35,7 +35,7 @@ func (s *Server) EndWaits() {
 	s.Transport.EndInline()
 }
 
-// ErrStillClosing: no cleanup is known to have failed, but commands are still under way.
+// ErrStillClosing is the error of Close if commands are still under way after CloseTimeout, and no cleanup is known to have failed.
 var ErrStillClosing = fmt.Errorf("lockkeeper: the keeper is closed, but after %v commands are still on their way", CloseTimeout)
 
 // Shutdown waits until all cleanups have ended and no command is under way, and ends the goroutines.
@@ -54,28 +54,29 @@ func (s *Server) Shutdown() {
 	s.Transport.Close()
 }
 
-// WaitShutdown waits until Shutdown is done, for as long as Close may, and reports whether it was in time.
+// WaitShutdown waits until Shutdown has returned, or Close may wait no longer, and reports whether Shutdown has returned.
 func (s *Server) WaitShutdown() bool {
 	within, cancel := context.WithTimeout(context.Background(), s.UntilClosed())
 	defer cancel()
 	return WaitFor(within, s.ended)
 }
 
-// UntilClosed returns for how long Close waits from now on. It was called.
+// UntilClosed returns for how long Close may still wait. BeginClose must have been called.
 func (s *Server) UntilClosed() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return time.Until(s.closeBy)
 }
 
-// IsClosed says whether Close was called.
+// IsClosed reports whether BeginClose was called.
 func (s *Server) IsClosed() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.closed
 }
 
-// RetryPause returns the pause before a cleanup sends again. Close cuts it, because it ends calls itself. last: Close has returned by then.
+// RetryPause returns the pause before a cleanup sends again. After BeginClose it is short, because EndWaits may have ended the call before. last
+// says that Close will have returned by the end of the pause.
 func (s *Server) RetryPause(pause time.Duration) (_ time.Duration, last bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,7 +98,7 @@ func (s *Server) BeginWork(releases bool) bool {
 	return true
 }
 
-// EndWork undoes a BeginWork that returned true.
+// EndWork ends work that BeginWork has registered.
 func (s *Server) EndWork() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -23,13 +23,14 @@ var (
 	ErrAboveLimit  = errors.New("more permits than the limit in force")
 )
 
-// Invalid returns an ErrInvalid that is not about one lock; else use InvalidFor or the lock's Invalid. The text names the option or argument, its value and the rule that it violates, in one of these forms if
-// one fits: "X 1 is not between 2 and 9", "X 1 is shorter than Y 2", "X is negative", "X is set together with Y; why", "the x is nil".
+// Invalid returns an ErrInvalid that is about no lock; others come from InvalidFor and Resource.Invalid. The text names the option or argument,
+// its value and the violated rule, in one of these forms if one fits: "X 1 is not between 2 and 9", "X 1 is shorter than Y 2", "X is negative",
+// "X is set together with Y; why", "the x is nil".
 func Invalid(format string, args ...any) error {
 	return OfLock("", "", ErrInvalid, fmt.Errorf(format, args...))
 }
 
-// InvalidFor is Invalid for the lock of that kind and name, of which there is no Resource yet.
+// InvalidFor returns an ErrInvalid about a lock that has no Resource yet.
 func InvalidFor[K ~string](kind K, name, format string, args ...any) error {
 	return OfLock(string(kind), name, Invalid(format, args...))
 }
@@ -53,7 +54,7 @@ const (
 	LossNoMajority  LossReason = "no_majority"
 )
 
-// loss is an error that says why a lease was lost. It follows ErrLost.
+// loss is an error that says why a lease was lost. It stands behind ErrLost in a Chain.
 type loss struct {
 	reason LossReason
 	text   string
@@ -97,7 +98,6 @@ type causes struct {
 	sep  string
 }
 
-// Error returns the texts of all causes on one line.
 func (cs *causes) Error() string {
 	var b strings.Builder
 	for i, err := range cs.list {

@@ -7,10 +7,10 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// FastBackoff decides whether the calls of a lock begin with a fast script, which costs the server half of the general one and decides the
-// common cases. Where it does not decide, it costs a round trip: so the next calls take the general script at once, twice as many each
-// time that the fast one fails in a row, up to 16. Only those are counted that the fast one is likely to decide again: those whose
-// general script was granted without waiting, or found that nobody waits. It is safe for concurrent use.
+// FastBackoff decides whether the calls of a lock begin with a fast script. It costs the server half of the general script, and decides the
+// common cases. If it does not decide, a round trip is lost, so the next calls take the general script at once: one, and twice as many each time
+// that the fast script fails again, up to 16. A call counts if the general script grants it without waiting, or finds that nobody waits, because
+// the fast script would probably have decided it. A FastBackoff is safe for concurrent use.
 type FastBackoff struct {
 	pending  atomic.Int32 // calls that take the general script at once
 	failures atomic.Int32 // of the fast script, in a row
@@ -18,7 +18,7 @@ type FastBackoff struct {
 
 const maxFastFailures = 4
 
-// FastBackoffs is what the locks of one name share, because a program may make another one for each use.
+// FastBackoffs is shared by the locks of one name, because a program may make another lock for each use.
 type FastBackoffs struct {
 	Acquire FastBackoff // of acquire.lua
 	Release FastBackoff // of a release that nobody waits for
@@ -59,7 +59,8 @@ func (b *FastBackoff) Replied(decided bool) {
 // GeneralGranted notes that the general script has granted a request without waiting, or has found that nobody waits for a release.
 func (b *FastBackoff) GeneralGranted() { b.pending.Add(-1) }
 
-// Answered notes the reply to a request, and reports whether it decides the request. The fast script never queues one.
+// Answered notes the reply to a request, and reports whether it decides the request. The fast script never queues a request, so its refusal does
+// not decide one that may wait.
 func (b *FastBackoff) Answered(fast, wait bool, a protocol.AcquireReply) (decided bool) {
 	switch {
 	case !fast:

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// LogInterval is how often a LogLimit logs what lasts.
+// LogInterval is how often a LogLimit logs a message that repeats.
 const LogInterval = time.Minute
 
 // LogLimit keeps what happens again and again from filling the log. The zero value is ready to use. It is safe for concurrent use.

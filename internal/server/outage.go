@@ -16,10 +16,10 @@ const (
 	DeadlineLead = 2 * SilenceTimeout
 )
 
-// Answers returns how the node that has the keys has answered lately, whatever it was asked.
+// Answers returns how the node that has the lock's keys has answered the calls for all names.
 func (r *Resource) Answers() transport.Answers { return r.s.Transport.Answers(r.KeyOf(LockKey)) }
 
-// WaitError returns the error of a wait that ctx has ended. It is contention, unless there is an outage: a reason why it is not known whether
+// WaitError returns the error of a wait that ctx has ended: the outage, or ErrNotAcquired without one. In an outage it is not known whether
 // somebody else has the lock.
 func WaitError(ctx context.Context, outage error) error {
 	if outage == nil {
@@ -28,8 +28,8 @@ func WaitError(ctx context.Context, outage error) error {
 	return Chain(outage, ContextError(ctx))
 }
 
-// Outage returns why a node does not answer at present: the last calls to it have failed, or one is unanswered for SilenceTimeout, or the last
-// answer is older than maxAge. It returns nil if the node answers.
+// Outage returns why a node does not answer at present: its newest calls have failed, or one has been unanswered for SilenceTimeout, or no call
+// that was sent within maxAge was answered. It returns nil if the node answers.
 func Outage(a transport.Answers, maxAge time.Duration, now time.Time) error {
 	if err := failure(a, now); err != nil {
 		return err
@@ -40,8 +40,8 @@ func Outage(a transport.Answers, maxAge time.Duration, now time.Time) error {
 	return nil
 }
 
-// Exhausted returns why a node does not answer, if the retry policy gives up the requests of a caller who came at that time; else nil.
-// What counts is how long calls to the node have failed, whoever sent them, but not before the caller came.
+// Exhausted returns why a node does not answer, if the retry policy gives up the requests of a caller who came at that time; else nil. The policy
+// counts from when calls to the node began to fail, whoever sent them, but not from before the caller came.
 func Exhausted(a transport.Answers, policy Retry, since, now time.Time) error {
 	if a.Since.After(since) {
 		since = a.Since
@@ -52,7 +52,7 @@ func Exhausted(a transport.Answers, policy Retry, since, now time.Time) error {
 	return failure(a, now)
 }
 
-// failure returns why calls to a node fail; nil: they do not, as far as is known.
+// failure returns why calls to a node fail; nil: they are not known to fail.
 func failure(a transport.Answers, now time.Time) error {
 	switch {
 	case a.Err != nil:

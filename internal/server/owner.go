@@ -9,19 +9,19 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// This file stores who a keeper is, in words, and reads it for others. Tokens have only the keeper's id.
+// This file stores the label of a keeper, which says in words who it is, and reads the labels of others. Tokens have only the id of a keeper.
 
 const (
 	// ownerTTL is how long the server keeps a keeper's label after the keeper last stored it. A crashed holder of a long lease is
 	// known by it for that long.
 	ownerTTL = 24 * time.Hour
-	// ownerInterval is how often it is stored while the keeper sends requests, renewals or heartbeats: a server may lose it.
+	// ownerInterval is how often it is stored while the keeper sends requests, renewals or heartbeats, because a server may lose it.
 	ownerInterval = 10 * time.Minute
 	// ownerRetry is the pause after the label could not be stored.
 	ownerRetry = time.Minute
 )
 
-// Announce stores the keeper's label if that is due. It does not block, and sends with the call that is about to be sent.
+// Announce stores the keeper's label if that is due. It does not block. It is called before a call is sent, to share the pipeline of the call.
 func (s *Server) Announce() {
 	if s.Config.Owner == "" {
 		return
@@ -66,8 +66,7 @@ func setLabelCall(call *transport.Call, key, command string, args ...any) {
 	call.Args = append([]any{command, key}, args...)
 }
 
-// Owners returns the labels of keepers, by their ids. It blocks for a round trip. A label that is unknown or cannot be read, or
-// that no keeper stores, is missing.
+// Owners returns the labels of keepers, by their ids. It blocks for a round trip. A label that is unknown, unreadable or invalid is missing.
 func (s *Server) Owners(ctx context.Context, ids map[string]bool) map[string]string {
 	labels := map[string]string{}
 	calls := make(map[string]*Pending, len(ids))

@@ -9,8 +9,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Read calls fn, which reads from the server, and returns what it returns. It blocks until fn has returned, until ctx ends or until
-// Close; then fn goes on in the background, as late as the client's timeouts let it, and Close waits for it.
+// Read calls fn, which reads from the server, and returns what it returns. If ctx or Close ends the wait before, fn goes on in the background,
+// until the client's timeouts at most, and Close waits for it.
 func Read[T any](ctx context.Context, s *Server, fn func() (T, error)) (T, error) {
 	var none T
 	if err := ContextError(ctx); err != nil {
@@ -51,7 +51,7 @@ func ReadAgain[T any](ctx context.Context, s *Server, fn func() (T, error)) (val
 	return value, err
 }
 
-// Pause waits for so long, or until ctx ends or until Close, which are errors.
+// Pause waits for d. If ctx ends or the keeper is closed before, it returns an error.
 func (s *Server) Pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):
@@ -63,8 +63,7 @@ func (s *Server) Pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Execute sends the commands of a pipeline and returns the first error, unless a command may fail with it: no such key, or one of
-// another type.
+// Execute sends the commands of a pipeline and returns the first error, other than that a key does not exist or has another type.
 func Execute(pipe redis.Pipeliner) error {
 	cmds, err := pipe.Exec(context.Background())
 	failed := false
@@ -78,7 +77,7 @@ func Execute(pipe redis.Pipeliner) error {
 		}
 	}
 	if failed {
-		return nil // err is one of these
+		return nil // err says that a key does not exist, or has another type
 	}
 	return err
 }

@@ -27,8 +27,7 @@ type Spec struct {
 	PolicyArg   string        // of the policy, if it takes one
 }
 
-// Resource is one name of one primitive at a server: its keys, its scripts, and the arguments of its calls. It is safe for concurrent
-// use, and immutable but for what all locks of the name share.
+// Resource is one name of one primitive at a server: keys, scripts, and arguments of calls. It is immutable, and safe for concurrent use.
 type Resource struct {
 	*sharedParams
 	s        *Server
@@ -53,13 +52,13 @@ type scriptArgs struct {
 	ttl, policyArg, metadataTTL, queueTTL, tombstone any
 
 	channelPrefix, epoch, way any                              // of the fast script that hands on
-	fast                      struct{ ttl, limits, epoch any } // of the one that acquires; nil: it takes none
+	fast                      struct{ ttl, limits, epoch any } // of the fast script that acquires; nil: it takes no such argument
 }
 
 // sharedParams are parameters shared by locks with identical settings, to save memory.
 type sharedParams struct {
 	TTL     int64  // ms
-	Channel string // the prefix of those on which this keeper receives wake-ups, by which package pubsub knows them
+	Channel string // prefix of the channels on which this keeper receives wake-ups
 	args    scriptArgs
 }
 
@@ -113,7 +112,7 @@ func (r *Resource) Kind() string { return r.scripts.Kind }
 // Scripts returns the scripts of the primitive.
 func (r *Resource) Scripts() *lua.Set { return r.scripts }
 
-// Server returns where the lock is.
+// Server returns the server of the lock.
 func (r *Resource) Server() *Server { return r.s }
 
 // Key returns the key of the leases, which identifies the lock among all locks of a server.
@@ -122,17 +121,16 @@ func (r *Resource) Key() string { return r.KeyOf(LockKey) }
 // Fast returns the scripts of the common cases.
 func (r *Resource) Fast() *lua.Fast { return r.fast }
 
-// FastOfWindow reports whether the fast script that acquires is window_acquire.lua, which takes one permit and no ttl, and replies what
-// remains as well.
+// FastOfWindow reports whether the fast script that acquires is window_acquire.lua, which takes one permit and no ttl and replies what remains.
 func (r *Resource) FastOfWindow() bool { return r.fast == &r.scripts.FastWindow }
 
 // KeyOf returns one of the lock's keys.
 func (r *Resource) KeyOf(index lua.Key) string { return r.keys[index].(string) }
 
-// PolicyArg returns what the policy is told, if the request itself does not say it.
+// PolicyArg returns the argument of the policy for requests that have none of their own.
 func (r *Resource) PolicyArg() any { return r.args.policyArg }
 
-// Same reports whether the locks are the same one, with other settings perhaps.
+// Same reports whether both are the same lock, perhaps with other settings.
 func (r *Resource) Same(other *Resource) bool { return r.keys == other.keys && r.s == other.s }
 
 // CheckTTL returns an ErrInvalid that names the option if a duration cannot be that of a lease.
@@ -155,7 +153,7 @@ func (f *lockError) Error() string {
 	switch {
 	case f.kind == "":
 		return "lockkeeper: " + f.causes.Error()
-	case len(f.name) > protocol.MaxLength: // that is why there is no such lock
+	case len(f.name) > protocol.MaxLength: // too long, so there is no such lock
 		return fmt.Sprintf("lockkeeper: %s %s: %s", f.kind, protocol.Excerpt(f.name), f.causes.Error())
 	}
 	return fmt.Sprintf("lockkeeper: %s %q: %s", f.kind, f.name, f.causes.Error())
@@ -167,8 +165,8 @@ func (r *Resource) Fail(list ...error) error { return OfLock(r.scripts.Kind, r.n
 // Invalid returns an ErrInvalid of this lock; see Invalid.
 func (r *Resource) Invalid(format string, args ...any) error { return r.Fail(Invalid(format, args...)) }
 
-// OfLock returns an error of a lock with its causes. Causes that are nil are omitted, and the lock is named only once. If the kind is
-// empty, the error is about no lock until it is a cause of another one.
+// OfLock returns an error of a lock with its causes. Causes that are nil are omitted, and the lock is named only once. If the kind is empty, the
+// error names no lock until an error of a lock has it as a cause.
 func OfLock(kind, name string, list ...error) error {
 	f := &lockError{kind: kind, name: name, causes: causes{sep: ": "}}
 	f.list = f.inline[:0]

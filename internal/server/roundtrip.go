@@ -13,11 +13,10 @@ import (
 // MaxTries bounds how often a request that does not wait, such as TryLock, is repeated after a retryable error.
 const MaxTries = claim.MaxTries
 
-// Repeat calls fn until it has succeeded. It blocks until then, until ctx ends, or until Closing does (ErrClosed). What fn returns says
-// what follows:
+// Repeat calls fn until it has succeeded, ctx ends, or the keeper is closed (ErrClosed). What fn returns says what follows:
 //   - nil: done.
-//   - again and an error: fn is called again after a pause, unless it has been maxTries times (0: any number), or the retry policy gives
-//     up. If ctx has ended, the error of Repeat wraps ContextError as well.
+//   - again and an error: fn is called again after a pause, unless it was called maxTries times (0: any number), or the retry policy gives up.
+//     If ctx has ended, the error of Repeat wraps ContextError as well.
 //   - an error alone: failed.
 func (s *Server) Repeat(ctx context.Context, maxTries int, fn func() (again bool, err error)) error {
 	var pauses random.Backoff
@@ -38,9 +37,9 @@ func (s *Server) Repeat(ctx context.Context, maxTries int, fn func() (again bool
 	}
 }
 
-// RoundTrip sends calls that prepare sets, as Repeat does, until one is answered, and returns it. inDoubt reports that a call may still run
-// whose outcome will not be known: a call that is still queued when the wait ends is withdrawn. If ctx ended, the error says why there was
-// no answer before.
+// RoundTrip sends calls, each set by prepare, as Repeat does, until one is answered, and returns this one. If the wait ends before, a call that
+// is still queued is withdrawn. inDoubt reports that a call whose outcome will not be known has run or may still run. If ctx ended, the error
+// also says why there was no answer before.
 func (s *Server) RoundTrip(ctx context.Context, maxTries int, prepare func(p *Pending)) (answered *transport.Call, inDoubt bool, err error) {
 	why := ErrNoAnswer
 	err = s.Repeat(ctx, maxTries, func() (again bool, err error) {
@@ -70,13 +69,13 @@ func (s *Server) RoundTrip(ctx context.Context, maxTries int, prepare func(p *Pe
 	return answered, inDoubt, err
 }
 
-// Pending is a call that RoundTrip waits for.
+// Pending is a call that RoundTrip or Owners waits for.
 type Pending struct {
 	transport.Call
 	ended Signal
 }
 
-// CallDone implements transport.Receiver. The wait for a call that was interrupted ends by what has interrupted it: ctx, or Closing.
+// CallDone implements transport.Receiver. It ignores a call that was interrupted, because what has interrupted it, ctx or Closing, ends the wait.
 func (p *Pending) CallDone(call *transport.Call) {
 	if !errors.Is(call.Err, transport.ErrInterrupted) {
 		p.ended.Close()

@@ -1,7 +1,14 @@
-// Package server is the use of one server or cluster by a keeper: calls with retries and pauses, what counts as an outage, the run_id,
-// the label of the keeper, and the keys, scripts and arguments of a lock. It knows no lease and no request.
+// Package server is one server or Cluster as a keeper uses it. It knows no lease and no request. In order:
 //
-// No mutex of this package is held while something is called that another one passed to it.
+//  1. Package keeper makes a Server for each keeper, and a Resource for each lock: its keys, scripts and arguments (resource.go).
+//  2. Packages keeper, quorum and views make a call of a script with its SetX, and read the reply with Decode (calls.go). They send it by the
+//     Transport, or by RoundTrip if the caller blocks. Repeat repeats what has failed (roundtrip.go). Read is for other commands (read.go).
+//  3. Outage and Exhausted say whether the server answers, when a wait or a retry has to end (outage.go).
+//  4. Close of the keeper calls BeginClose, EndWaits, Shutdown and WaitShutdown (close.go).
+//
+// A Server also stores the label of its keeper (owner.go), and knows the run_id of the server (identity.go).
+//
+// Mutexes: while one of this package is held, no other is taken, and nothing is called that another package has passed in.
 package server
 
 import (
@@ -34,14 +41,14 @@ type Config struct {
 
 // Retry says how requests that fail for a transient reason are repeated.
 type Retry struct {
-	MinBackoff, MaxBackoff time.Duration // of the pauses
-	MaxElapsed             time.Duration // of failures without an answer, after which the error is returned; negative: never
+	MinBackoff, MaxBackoff time.Duration // bounds of the pauses
+	MaxElapsed             time.Duration // how long requests may fail before the error is returned; negative: for ever
 }
 
-// Next returns the next pause of those between repeated requests.
+// Next returns the pause before the next repetition.
 func (p Retry) Next(b *random.Backoff) time.Duration { return b.Next(p.MinBackoff, p.MaxBackoff) }
 
-// Exhausted reports whether requests that have failed since that time are repeated no more.
+// Exhausted reports whether requests that have failed since that time are not to be repeated.
 func (p Retry) Exhausted(since, now time.Time) bool {
 	return p.MaxElapsed >= 0 && now.Sub(since) >= p.MaxElapsed
 }
@@ -49,7 +56,7 @@ func (p Retry) Exhausted(since, now time.Time) bool {
 // Server is one server or cluster as a keeper uses it. It is safe for concurrent use.
 type Server struct {
 	Config     Config // does not change
-	Clock      Clock  // of all locks on the server
+	Clock      Clock  // the server's, by the replies to all locks
 	Transport  *transport.Transport
 	Timers     timers.Scheduler // they stop, without firing, when the keeper has been closed
 	Subscriber *pubsub.Subscriber
@@ -63,15 +70,14 @@ type Server struct {
 
 	mu      sync.Mutex // guards what follows; nothing is locked under it
 	closed  bool
-	closeBy time.Time     // until when Close waits and cleanups are retried; set when it is called
-	ended   chan struct{} // made by Close, closed when no goroutine is left
+	closeBy time.Time     // until when Close waits and cleanups are retried; set by BeginClose
+	ended   chan struct{} // made by BeginClose, closed when no goroutine is left
 	working int           // cleanups and other work that Close waits for
 	idle    *sync.Cond    // of mu: working has become 0
-	params  *sharedParams // of the last lock
+	params  *sharedParams // of the last Resource; the next one shares them if they are the same
 }
 
-// New returns the use of a server. It does no I/O and starts no goroutine. The messages that come by the subscription go to the
-// functions of sub.
+// New returns a Server. It does no I/O and starts no goroutine. The messages of the subscription go to the functions of sub.
 func New(cfg Config, sub pubsub.Config) *Server {
 	id := protocol.NewKeeperID()
 	sub.Client = cfg.Client
@@ -97,7 +103,7 @@ func (s *Server) Closing() context.Context { return s.closing }
 // Now returns the time for claims.
 func (s *Server) Now() claim.Instant { return s.Instant(time.Now()) }
 
-// Instant converts a time for claims. Instants count from a second before the server was first used, so that all are positive.
+// Instant converts a time for claims. Instants count from a second before the Server was made, so that all are positive.
 func (s *Server) Instant(t time.Time) claim.Instant {
 	return claim.Instant(t.Sub(s.started) + time.Second)
 }
@@ -107,10 +113,10 @@ func (s *Server) Time(t claim.Instant) time.Time {
 	return s.started.Add(time.Duration(t) - time.Second)
 }
 
-// Started returns since when the server is used.
+// Started returns when the Server was made.
 func (s *Server) Started() time.Time { return s.started }
 
-// MaxAge returns how old the last answer may be for requests that send heartbeats.
+// MaxAge returns how old the last answer may be while heartbeats are sent; see Outage.
 func (s *Server) MaxAge() time.Duration { return 2 * s.Config.HeartbeatInterval }
 
 // Freshness is the age up to which the last answer is recent enough for a wait whose deadline is near; see DeadlineLead.

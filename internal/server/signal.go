@@ -7,10 +7,10 @@ import "sync"
 type Signal struct {
 	mu     sync.Mutex // guards the fields below
 	closed bool
-	ch     chan struct{} // nil until done is called
+	ch     chan struct{} // nil until Done is called
 }
 
-// closedChannel is that of signals for which nobody has waited before they happened.
+// closedChannel is the channel of signals that happened before anybody waited for them.
 var closedChannel = func() <-chan struct{} {
 	ch := make(chan struct{})
 	close(ch)
