@@ -59,7 +59,7 @@ func (m *Majority) Adopt(ctx context.Context, token string) (*Lease, error) {
 	return nil, m.fail(answers, append(causes, server.ContextError(ctx))...)
 }
 
-// adoptAt adopts the part at one server. It goes on when ctx has ended, so as to know what the server has.
+// adoptAt adopts the part at one server. The end of ctx does not end it, because the Lease has to know what the server has.
 func (u *Lease) adoptAt(ctx context.Context, i int) {
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), u.lock.spec.ServerTimeout)
 	defer cancel()

@@ -32,7 +32,7 @@ func (m *Majority) Do(ctx context.Context, fn func(ctx context.Context, fence ui
 // Try does not wait for another holder. It blocks for a few attempts at most while no majority answers.
 func (m *Majority) Try(ctx context.Context) (*Lease, error) { return m.observed(ctx, false) }
 
-// observed is an acquisition whose start and end the first keeper's observer gets.
+// observed makes an acquisition, and reports its start and its end to the first keeper's observer.
 func (m *Majority) observed(ctx context.Context, wait bool) (*Lease, error) {
 	first := m.locks[0]
 	o := first.NewObservation(ctx, "")
@@ -59,8 +59,8 @@ type acquisition struct {
 	observation *keeper.Observation // the call, for the observer
 	polls       random.Backoff      // pauses while others hold the lock
 	repeats     random.Backoff      // pauses while no majority answers
-	turn        keeper.Turn         // of the caller
-	failing     time.Time           // when the first attempt began of those that have failed since others held the lock; zero: the last one has not
+	turn        keeper.Turn         // of the caller, in the local queue
+	failing     time.Time           // since when attempts have failed without finding the lock held; zero: they have not
 	contended   bool                // others were found to hold the lock, or to be ahead, and no attempt has failed since
 	note        string              // of the caller
 	// leftovers are the unfinished cleanups of earlier attempts, by server. They may be why a server refuses; nil: none.
@@ -119,7 +119,7 @@ func (a *acquisition) fail(answers []error, causes ...error) error {
 	return a.lock.fail(answers, causes...)
 }
 
-// run makes one attempt after the other. It is no Server.Repeat, because what others hold is asked for again as well, at other intervals.
+// run makes one attempt after the other. It does not use Server.Repeat, because it also goes on after a refusal, with other pauses.
 func (a *acquisition) run() (*Lease, error) {
 	for try := 1; ; try++ {
 		began := time.Now()
@@ -187,12 +187,11 @@ func (a *acquisition) ended(v verdict) error {
 	return a.fail(v.answers, server.WaitError(a.caller, a.lock.Outage(time.Now())))
 }
 
-// exhausted reports whether the retry policy gives the acquisition up.
 func (a *acquisition) exhausted(now time.Time) bool {
 	return a.lock.spec.Keepers[0].Config.Retry.Exhausted(a.failing, now) || a.lock.Exhausted(a.turn.Since, now) != nil
 }
 
-// Outage implements keeper.Judge. The pauses between attempts are longer than those between heartbeats.
+// Outage implements keeper.Judge. It allows an older answer than that of a keeper.Lock, because attempts are farther apart than heartbeats.
 func (m *Majority) Outage(now time.Time) error {
 	return m.judge(func(a transport.Answers) error {
 		return server.Outage(a, 2*(m.spec.MaxRetryDelay+m.spec.ServerTimeout), now)
@@ -206,7 +205,7 @@ func (m *Majority) Exhausted(since, now time.Time) error {
 	})
 }
 
-// judge returns an error if so many servers have one that the others are no majority.
+// judge returns an error if the function finds one for so many servers that the others are no majority.
 func (m *Majority) judge(of func(transport.Answers) error) error {
 	causes := []error{errNoQuorum}
 	for _, at := range m.locks {
@@ -271,8 +270,8 @@ func (u *Lease) await(ctx context.Context) bool {
 	}
 }
 
-// awaitCleanups waits until what this attempt, and those before it, left at the servers is released, for ServerTimeout at most.
-// It returns the cleanups that are unfinished then, by server.
+// awaitCleanups waits until the servers have released what this attempt and earlier ones have left there, for ServerTimeout at most. It returns
+// the unfinished cleanups, by server.
 func (u *Lease) awaitCleanups(ctx context.Context, earlier [][]*keeper.Cleanup) [][]*keeper.Cleanup {
 	limit, cancel := context.WithTimeout(ctx, u.lock.spec.ServerTimeout)
 	defer cancel()

@@ -44,8 +44,8 @@ func (m *Majority) leastFence() int64 {
 	return least
 }
 
-// newToken makes the token of one attempt, the same for all servers, with the note of its caller and, if the clocks are known, the
-// least fence that its lease shall have.
+// newToken makes the token of one attempt, the same for all servers, with the note of the caller and, if the clocks are known, the least fence of
+// the lease.
 func (m *Majority) newToken(note string) string {
 	least := m.leastFence()
 	if least == 0 {
@@ -54,9 +54,9 @@ func (m *Majority) newToken(note string) string {
 	return m.locks[0].NewToken(protocol.FlagLeastFence, least, note)
 }
 
-// settleFenceLocked sets the lease's fence as soon as a majority has granted the lease: to the largest fence of a majority. Until
-// the lease is handed out the fence becomes larger if one of these servers has dropped out meanwhile; it reports whether it did.
-// Every earlier majority shares a server with this one, which gave this lease a larger fence than the earlier lease's.
+// settleFenceLocked sets the fence, once a majority has granted the lease, to the largest fence of a majority. If one of these servers drops out
+// before the lease is handed out, the fence may become larger. settleFenceLocked reports whether it did. The fence is larger than that of every
+// earlier lease, because each earlier majority shares a server with this one, and a server gives each lease a larger fence.
 func (u *Lease) settleFenceLocked(now time.Time) (larger bool) {
 	if u.state == leaseHeld || u.state == leaseOver {
 		return false
@@ -118,9 +118,9 @@ func (u *Lease) raiseFences() {
 // errRecentRestart means that the server has not run for as long as it was required to.
 var errRecentRestart = errors.New("the server restarted recently and does not count yet")
 
-// raiseFence makes a server give fences larger than this one for the lock's name from now on, provided that it still has the part and has run
-// for MinUptime. It does not block. Done is called with nil when the server has confirmed all of that. If the server does not have the part,
-// that is lost before done is called with the reason.
+// raiseFence makes a server give only larger fences than this one for the lock's name, provided that it still has the part and has run for
+// MinUptime. It does not block. done is called with nil when the server has confirmed all of this. If the server does not have the part, the part
+// is lost first, and then done is called with the reason.
 func (m *Majority) raiseFence(i int, part *keeper.Lease, fence int64, done func(error)) {
 	at := m.locks[i].AtServer()
 	call := &transport.Call{Done: transport.Func(func(call *transport.Call) {

@@ -10,8 +10,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/views"
 )
 
-// ownerGrace is how long the label of a lease's owner is awaited at least, which the server of its first keeper has, after a majority
-// has agreed.
+// ownerGrace is how long Holder waits at least, after a majority has agreed, for the label of the owner. Only the server of the owner's first
+// keeper has it.
 const ownerGrace = 10 * time.Millisecond
 
 // Holder returns the lease that a majority of the servers has; held is false if a majority answered and there is none. It asks all
@@ -38,7 +38,7 @@ func (m *Majority) Holder(ctx context.Context) (h views.Holder, held bool, err e
 	parts := map[string][]views.Holder{} // by token
 	answered := 0
 	var whole *views.Holder     // as soon as a majority agrees
-	var enough <-chan time.Time // when its owner is awaited no longer
+	var enough <-chan time.Time // receives when the owner is awaited no longer
 	began := time.Now()
 	for range m.locks {
 		var a answer
@@ -78,7 +78,7 @@ func (m *Majority) Holder(ctx context.Context) (h views.Holder, held bool, err e
 	return h, false, m.fail(answers, append(causes, server.ContextError(ctx))...)
 }
 
-// whole returns the lease of which a majority has these parts. It has the largest fence of them, and ends with the first that has an expiry.
+// whole returns the lease that has these parts. Its fence is the largest of theirs, and it expires with the first part that expires.
 func (m *Majority) whole(parts []views.Holder) views.Holder {
 	h := parts[0]
 	for _, part := range parts[1:] {

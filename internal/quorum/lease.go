@@ -24,12 +24,11 @@ const (
 
 func (s leaseState) ended() bool { return s == leaseFailed || s == leaseOver }
 
-// String returns the name of the state.
 func (s leaseState) String() string {
 	return [...]string{"leaseAcquiring", "leaseHeld", "leaseFailed", "leaseOver"}[s]
 }
 
-// The next two functions are the events of a lease, and enter its states. They are as those of a member.
+// The next two functions are the events of a lease. If one cannot come in the state, it changes nothing and reports false.
 
 // hold notes that a majority has agreed.
 func (s *leaseState) hold() (possible bool) {
@@ -75,7 +74,7 @@ type Lease struct {
 	stopReleasing    func() // ends the wait of Release; nil: it does not wait
 	members          []member
 	fence            int64         // 0: not yet known; see settleFenceLocked
-	ttl              time.Duration // the longest of the calls of Extend; 0: there was none
+	ttl              time.Duration // the longest ttl of Extend; 0: it was not called
 	reportedDeadline time.Time     // the deadline at the last Renewed event
 	lastDeadline     time.Time     // the last deadline that was known
 }
@@ -101,8 +100,7 @@ func (u *Lease) notify() {
 	}
 }
 
-// register makes closing any of the keepers end the attempt, or release the lease, also one whose server has no part of it just
-// now. It is called before the first request.
+// register makes Close of any keeper end the attempt or release the lease, even without a part at its server. The first request comes later.
 func (u *Lease) register() {
 	open := true
 	for _, e := range u.lock.spec.Keepers {
@@ -120,8 +118,8 @@ func (u *Lease) unregister() {
 	}
 }
 
-// KeeperClosed releases the lease, because one of its parts is not renewed any more, or ends await, or bounds releaseParts. The parts of an
-// adoption are let go now, as Close releases what it finds. It implements keeper.CloseObserver.
+// KeeperClosed implements keeper.CloseObserver. It releases a lease that is held, because one of its parts is not renewed any more; it ends
+// await; and it bounds the wait of releaseParts. It lets go of the parts of an adoption, because Close would release them.
 func (u *Lease) KeeperClosed() {
 	u.mu.Lock()
 	u.keeperClosed = true
@@ -208,7 +206,7 @@ func (u *Lease) observe(event keeper.EventType, err error) {
 
 // endLocked ends the lease for its holder. The caller calls the result after it has unlocked mu; see lifecycle.Lifecycle.
 func (u *Lease) endLocked(err error) (endContexts func()) {
-	var last time.Time // that a server was asked which has not answered
+	var last time.Time // when the newest unanswered request was sent
 	for i := range u.members {
 		if s := &u.members[i]; s.state == memberAsking && s.askedAt.After(last) {
 			last = s.askedAt
@@ -224,8 +222,8 @@ func (u *Lease) endLocked(err error) (endContexts func()) {
 	return u.lifecycle.End(err)
 }
 
-// giveUp ends the lease and releases what there is of it in the background. A lease that is not renewed and was lost ends by itself or by
-// Release, since another process may have adopted it. giveUp reports whether the lease had not ended before.
+// giveUp ends the lease and releases its parts in the background. It leaves the parts of a lost lease without renewal at the servers, because
+// another process may have adopted it. giveUp reports whether the lease had not ended before.
 func (u *Lease) giveUp(err error) bool {
 	u.mu.Lock()
 	if u.state.ended() {
@@ -252,7 +250,7 @@ func (u *Lease) giveUp(err error) bool {
 	return true
 }
 
-// deadlineLocked is until when a majority is certain: the latest time that as many parts as are needed reach.
+// deadlineLocked returns until when a majority is certain: the latest time until which enough parts are held.
 func (u *Lease) deadlineLocked() time.Time {
 	var deadlines []time.Time
 	for i := range u.members {
@@ -289,7 +287,7 @@ func (u *Lease) CheckDeadline() {
 	}
 }
 
-// Name, Token, Fence, Deadline, Err, Done, Context and OnEnd are as in lifecycle.Handle.
+// Name returns the name of the lock.
 func (u *Lease) Name() string { return u.lock.spec.Name }
 
 // Token is the identity of the lease, the same at all servers.
@@ -381,13 +379,13 @@ func (u *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	if err := server.ContextError(ctx); err != nil {
 		return u.lock.fail(nil, err)
 	}
-	// Once a majority has confirmed it, the other servers have the rest of the time, also if ctx ends then.
+	// Once a majority has confirmed it, the other servers have the rest of ServerTimeout, even if ctx ends.
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), u.lock.spec.ServerTimeout)
 	decided := context.AfterFunc(ctx, cancel)
 	succeeded, answers := u.extendParts(ttl, func(part *keeper.Lease) error {
 		err := part.Extend(limited, ttl)
 		if err != nil && errors.Is(err, limited.Err()) {
-			return server.ErrNoAnswer // if it was ctx that ended, the error says so once
+			return server.ErrNoAnswer // if ctx has ended, the error below says so
 		}
 		return err
 	})
@@ -401,7 +399,7 @@ func (u *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	}
 	causes := []error{errMinority}
 	for _, err := range answers {
-		if err != nil && !errors.Is(err, server.ErrLost) { // of a part, that is: the lease is held
+		if err != nil && !errors.Is(err, server.ErrLost) { // ErrLost is about a part: the lease is held
 			causes = append(causes, err)
 		}
 	}

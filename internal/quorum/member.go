@@ -24,25 +24,24 @@ type member struct {
 	state   memberState
 	err     error         // why it failed
 	askedAt time.Time     // when the server was last asked for the lease
-	asked   chan struct{} // closed when that ask has ended; nil: there was none
-	stop    func()        // gives it up
+	asked   chan struct{} // closed when the last request has ended; nil: there was none
+	stop    func()        // gives this request up
 
 	part       *keeper.Lease   // the last lease that was granted, perhaps lost by now; nil: none, or it does not count
-	fenceFloor int64           // the server gives only fences larger than this, or equal for the part itself; 0: not known
+	fenceFloor int64           // the server gives only larger fences, except to the part, which may have this one; 0: not known
 	retryAfter time.Duration   // if it refused: when the lease in the way expires at the latest; 0: not known
-	inDoubt    bool            // the server may have, or still grant, a lease that part is not
+	inDoubt    bool            // the server may have, or may still grant, a lease other than part
 	cleanup    *keeper.Cleanup // releases what is in doubt, once the whole lease or the keeper has ended
 }
 
-// String returns the name of the state.
 func (s memberState) String() string {
 	return [...]string{"memberAsking", "memberGranted", "memberRaising", "memberFailed"}[s]
 }
 
-// The next four functions are the events of a member, and enter its states. They report false if the event cannot come in the state, and
-// then change nothing. README.md has the table.
+// The next four functions are the events of a member, and enter its states. If an event cannot come in the state, they change nothing and report
+// false; ask can always come. README.md has the table.
 
-// ask notes that the server is asked for the lease. answered is closed when that has ended.
+// ask notes that the server is asked for the lease. answered is closed when the request has ended.
 func (s *member) ask(answered chan struct{}) {
 	s.state, s.askedAt, s.asked, s.fenceFloor = memberAsking, time.Now(), answered, 0
 }
@@ -94,7 +93,7 @@ func (s *member) live(now time.Time) bool {
 	return err == nil && now.Before(deadline)
 }
 
-// currentCleanup is what releases what there is at the server; nil: nothing was there, or nothing has begun to release it.
+// currentCleanup returns what releases the lease at the server; nil: nothing was there, or its release has not begun.
 func (s *member) currentCleanup() *keeper.Cleanup {
 	if s.cleanup == nil && s.part != nil {
 		return s.part.Cleanup()
@@ -102,8 +101,8 @@ func (s *member) currentCleanup() *keeper.Cleanup {
 	return s.cleanup
 }
 
-// ask asks a server for the lease, unless that has ended meanwhile. While the lease is held a late answer is as good as
-// any; once it has ended, the request is given up when ServerTimeout has passed.
+// ask asks a server for the lease, unless the lease has ended. While the lease is held, a late answer is as good as any. After its end,
+// stopAsking gives up the request when ServerTimeout has passed.
 func (u *Lease) ask(i int) {
 	u.mu.Lock()
 	if u.state.ended() {
@@ -127,7 +126,7 @@ func (u *Lease) ask(i int) {
 	}
 }
 
-// stopAsking gives up the requests that a lease which has ended has left unanswered.
+// stopAsking gives up the unanswered requests of a lease that has ended.
 func (u *Lease) stopAsking() {
 	u.mu.Lock()
 	u.stopped = true
@@ -145,8 +144,8 @@ func (u *Lease) stopAsking() {
 
 // answered handles a server's answer to a request, or to an adoption: a part, or why there is none.
 //
-// What a failed request may have left at the server is not released before the lease has ended. The server is asked again with
-// the same token until then: a cleanup would release what that is granted, or its tombstone would prevent it.
+// What a failed request may have left at the server is not released before the lease has ended, because until then the server may be asked again
+// with the same token: a cleanup would release the new grant, or its tombstone would prevent it.
 func (u *Lease) answered(i int, p keeper.Part) {
 	part := p.Lease
 	u.mu.Lock()
@@ -156,7 +155,7 @@ func (u *Lease) answered(i int, p keeper.Part) {
 		u.mu.Unlock()
 		u.logBug(state.String(), "answer")
 		if part != nil {
-			part.Detach() // if there is another one, it is of the same token
+			part.Detach() // a part that is known has the same token, and must stay
 		}
 		return
 	}
@@ -236,8 +235,8 @@ func (u *Lease) grantedParts() []*keeper.Lease {
 	return parts
 }
 
-// onMajority calls do with each server, all concurrently. It returns when a majority has succeeded or all
-// have ended: how many succeeded, and the answer of each server. A server for which do reports that it has nothing to do keeps its answer.
+// onMajority calls do with each server, all concurrently. It returns when a majority has succeeded or all have ended: how many succeeded, and the
+// answer of each server. If done is false, the server had nothing to do and keeps its answer.
 func (u *Lease) onMajority(do func(i int) (done bool, err error)) (succeeded int, answers []error) {
 	u.mu.Lock()
 	answers = u.answersLocked()
@@ -266,7 +265,7 @@ func (u *Lease) onMajority(do func(i int) (done bool, err error)) (succeeded int
 	return succeeded, answers
 }
 
-// extendParts extends each part that was granted; one that is granted later gets the ttl from answered.
+// extendParts extends each part that was granted. A part that is granted later gets the ttl from answered.
 func (u *Lease) extendParts(ttl time.Duration, extend func(part *keeper.Lease) error) (succeeded int, answers []error) {
 	u.mu.Lock()
 	before := u.ttl
@@ -290,9 +289,9 @@ func (u *Lease) extendParts(ttl time.Duration, extend func(part *keeper.Lease) e
 	return succeeded, answers
 }
 
-// releaseParts releases the parts, and waits until a majority of the servers has nothing of the lease any more, until all have
-// ended, until ctx ends, or for keeper.CancelGrace if it has ended before, or until the Close of a keeper waits no longer. It returns
-// how many succeeded, and the answer of each server.
+// releaseParts releases the parts, and returns how many servers have nothing of the lease any more, and the answer of each. It waits until these
+// are a majority or all servers have answered, but no longer than ctx, nor than the Close of a keeper. If ctx has ended before, it waits for
+// keeper.CancelGrace.
 func (u *Lease) releaseParts(ctx context.Context) (succeeded int, answers []error) {
 	if ctx.Err() != nil {
 		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), keeper.CancelGrace)
@@ -325,8 +324,8 @@ func (u *Lease) releaseParts(ctx context.Context) (succeeded int, answers []erro
 	})
 }
 
-// awaitNothing returns when a server without a part has nothing else of a lease that has ended either: when the request that was given up has
-// ended, and what it left is released. An error says why that is not known.
+// awaitNothing waits until a server without a part has nothing else of the lease, which has ended: its request was given up and has ended, and
+// what this has left is released. An error says why that is not known.
 func (u *Lease) awaitNothing(ctx context.Context, i int) error {
 	u.mu.Lock()
 	asked := u.members[i].asked

@@ -1,15 +1,18 @@
-// Package quorum is a lock on the majority of several independent servers. It is built on package keeper, where everything is
-// about one server, and package redlock is its front end.
+// Package quorum is a lock on the majority of several independent servers. Package redlock is its front end, and package keeper is used for each
+// server. In order:
 //
-// A Majority asks all servers for a lease under one token (attempt.go, verdict.go). Each server that grants it has a part of the
-// Lease: a keeper.Lease, which renews itself (member.go). The Lease is handed out when a majority has a part and gives only
-// larger fences from then on (fence.go), and is lost when no majority is left (lease.go). docs/protocol.md says why that is safe.
+//  1. Acquire makes attempts, each of which asks all servers for a lease under one token (attempt.go). Adopt asks them for one that they have.
+//  2. Each server that grants the lease has a part of it: a keeper.Lease, which renews itself (member.go).
+//  3. The fence of the Lease is the largest one of a majority. Servers that gave a smaller fence are asked to give only larger ones (fence.go).
+//  4. When a majority has done both, Acquire returns the Lease. Otherwise the attempt is given up, and its verdict says whether another one may
+//     succeed (verdict.go).
+//  5. The Lease is lost when no majority is left (lease.go). Its parts are released when it ends.
 //
-// # Locks
+// docs/protocol.md says why that is safe.
 //
-// Mutexes are taken in this order: Lease.mu, that of the Lease's Lifecycle, those of package keeper. LeaseEvent, KeeperClosed and the functions
-// that ask and raiseFence pass on take Lease.mu, so package keeper calls them without any of its mutexes held.
-// Nothing blocks under Lease.mu.
+// Mutexes are taken in this order: Lease.mu, the mutex of the Lease's Lifecycle, the mutexes of package keeper. Nothing blocks under Lease.mu.
+// LeaseEvent, KeeperClosed, and the functions passed on by ask and raiseFence take Lease.mu, so package keeper calls them without any of its
+// mutexes held.
 package quorum
 
 import (
@@ -40,13 +43,13 @@ type Majority struct {
 	locks []*keeper.Lock // one for each server. The first one's keeper has the observer, the retry policy and the local queue
 	need  int            // how many servers are a majority
 
-	released error // what leases return that were released
+	released error // the error of leases that were released
 }
 
 // Causes of errors, besides those of package keeper and the servers' own.
 var (
 	errMinority       = server.NewLoss(server.LossNoMajority, "no majority of the servers")
-	errNoQuorum       = server.Chain(server.ErrUnavailable, errMinority) // and another attempt may succeed
+	errNoQuorum       = server.Chain(server.ErrUnavailable, errMinority) // another attempt may succeed
 	errCleanupPending = errors.New("a previous attempt is still being cleaned up there")
 )
 
@@ -118,7 +121,7 @@ func (m *Majority) fail(answers []error, causes ...error) error {
 	return m.spec.Fail(answers, causes...)
 }
 
-// lost makes the error of a lease without a majority. It has the reasons of the parts that are gone, so that a break is found.
+// lost makes the error of a lease without a majority. Its causes include why parts are gone, so that a caller finds out about a break.
 func (m *Majority) lost(answers []error) error {
 	causes := []error{server.ErrLost, errMinority}
 	for _, err := range answers {
@@ -129,7 +132,6 @@ func (m *Majority) lost(answers []error) error {
 	return m.fail(answers, causes...)
 }
 
-// closed reports whether one of the keepers is closed.
 func (m *Majority) closed() bool {
 	return slices.ContainsFunc(m.spec.Keepers, func(e *keeper.Keeper) bool { return e.Closing().Err() != nil })
 }

@@ -12,8 +12,8 @@ import (
 
 // tally counts the servers by how they stand to a lease.
 type tally struct {
-	agreed  int // granted it, and their fences go on from the lease's
-	granted int // granted it, but the latter is not known
+	agreed  int // granted it, and give only larger fences than the lease's
+	granted int // granted it, but may still give smaller fences
 	refused int // another holder has it
 	pending int // have not answered yet
 }
@@ -35,8 +35,8 @@ func (u *Lease) tallyLocked(now time.Time) (t tally) {
 	return t
 }
 
-// failed reports whether no majority can come about any more. If it is not other holders that prevent it, all answers are
-// awaited, to learn what does.
+// failed reports whether no majority is possible any more. If refusals do not explain it, failed waits until all have answered, so that the cause
+// is known.
 func (t tally) failed(need int) bool {
 	if t.agreed+t.granted+t.pending >= need {
 		return false
