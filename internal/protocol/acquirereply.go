@@ -67,8 +67,7 @@ func ParseFastAcquireReply(n []int64) (AcquireReply, error) {
 	return AcquireReply{}, invalid(script, "%v", n)
 }
 
-// ParseFastAllowReply returns the reply of window_acquire.lua with the quota: what remains of the limit and the window, in ms, that the
-// caller has sent.
+// ParseFastAllowReply returns the reply of window_acquire.lua with the quota. limit and window, in ms, are those that the caller has sent.
 func ParseFastAllowReply(n []int64, limit int, window int64) (AcquireReply, error) {
 	a, err := ParseFastAcquireReply(n)
 	switch {
@@ -95,7 +94,6 @@ func ParseAllowReply(n []int64) (AcquireReply, error) {
 	return allowed(a, rest[0], rest[1], rest[2])
 }
 
-// allowed adds a quota to a reply.
 func allowed(a AcquireReply, limit, remaining, reset int64) (AcquireReply, error) {
 	if limit <= 0 || remaining < 0 || remaining > limit || reset < 0 {
 		return AcquireReply{}, invalid("allow", "%d permits remain of %d, for %d ms", remaining, limit, reset)

@@ -7,9 +7,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// This file says what arguments of scripts mean. Package server puts the whole ARGV of each script together, in calls.go.
+// This file says what arguments of scripts mean. The functions in calls.go of package server put together the whole ARGV of each script.
 
-// AppendArgs appends ARGV of a script to a command. Those that are nil are left out.
+// AppendArgs appends ARGV of a script to a command. Arguments that are nil are left out.
 func AppendArgs(command []any, args ...any) []any {
 	for _, arg := range args {
 		if arg != nil {
@@ -21,7 +21,7 @@ func AppendArgs(command []any, args ...any) []any {
 
 const longestEpoch = 900_000_000 // µs; see LONGEST_EPOCH in lua/lib/constants.lua
 
-// EpochOf returns the epoch of metadata that is kept for so many ms, in µs.
+// EpochOf returns the epoch in µs of metadata that is kept for metadataTTL ms.
 func EpochOf(metadataTTL int64) int64 { return min(metadataTTL*250, longestEpoch) }
 
 // EpochArg returns the argument epoch of the fast scripts that acquire: nil for the longest one.
@@ -32,7 +32,7 @@ func EpochArg(metadataTTL int64) any {
 	return nil
 }
 
-// QueueTTL returns the argument queue_ttl for heartbeats that count for so many ms.
+// QueueTTL returns the argument queue_ttl for heartbeats that count for heartbeatTTL ms.
 func QueueTTL(heartbeatTTL int64) int64 { return heartbeatTTL + 1000 }
 
 // The mode of a heartbeat is a sum of these.
@@ -65,6 +65,6 @@ func FastOf(set *lua.Set, policyArg string) *lua.Fast {
 const (
 	InspectHolders = 0
 	InspectWaiters = 1
-	InspectTaken   = 2 // the requests whose permits have not returned by the clock, in a reply as of holders
-	InspectBreak   = 3 // who has broken what a token had
+	InspectTaken   = 2 // requests whose permits have not yet returned by the clock, listed like holders
+	InspectBreak   = 3 // who has broken the lease or request of a token
 )

@@ -24,7 +24,7 @@ func Excerpt(text string) string {
 	return strconv.Quote(text[:end]) + "… (" + strconv.Itoa(len(text)) + " bytes)"
 }
 
-// Shown returns a text that came from elsewhere for a log: as it is, or an Excerpt of one that none of ours is.
+// Shown returns a text that came from elsewhere for a log: as it is, or an Excerpt if it is longer than tokens are or not printable.
 func Shown(text string) string {
 	if len(text) > MaxTokenLength || !isPrintable(text) {
 		return Excerpt(text)
@@ -35,8 +35,8 @@ func Shown(text string) string {
 // maxText is the maximum length of a label, of a reason, and of who gives it, in bytes.
 const maxText = 256
 
-// CheckText returns an error if a text cannot be the label of a keeper, the reason of a break, or who gives it: if it is long, or has
-// characters that cannot be printed. The error names what it is to be.
+// CheckText returns an error if a text cannot be the label of a keeper, the reason of a break, or who gives the reason: if it is long, or has
+// characters that cannot be printed. what names the text in the error.
 func CheckText(what, text string) error {
 	if len(text) > maxText {
 		return fmt.Errorf("%s has %d bytes, the maximum is %d", what, len(text), maxText)

@@ -6,7 +6,7 @@ import "strings"
 // a set, \x the byte x. It takes time proportional to the product of their lengths at most.
 func MatchGlob(pattern, text string) bool {
 	p, t := 0, 0
-	star, resume := -1, 0 // the last * and where in the text what follows it is tried next
+	star, resume := -1, 0 // the last *, and where in the text the rest of the pattern is tried next
 	for t < len(text) {
 		if p < len(pattern) && pattern[p] == '*' {
 			star, resume = p, t

@@ -72,7 +72,7 @@ func ParseWaiters(v []any, after int64) ([]Waiter, error) {
 	return list, nil
 }
 
-// ParseBreaker returns the reply of inspect.lua for InspectBreak: who has broken what the token had, or nil if nobody is known to have.
+// ParseBreaker returns the reply of inspect.lua for InspectBreak: who has broken the lease or request of the token, or nil if that is not known.
 func ParseBreaker(v []any) (*Breaker, error) {
 	if len(v) == 0 {
 		return nil, invalid("inspect", "no elements")

@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// A token begins with the id of its keeper, which does not change, and an address, which says how messages reach the keeper: so scripts that
-// other processes run reach it, whatever clients and options these have. The keeper draws another address each time that it subscribes.
-// Copies of a process have the same id, but not the same address for what they request later. Scripts take both for one text. The server
-// keeps the token of a request with a common ttl in one piece of memory if that is not longer than 22 bytes, and each script copies and hashes
-// it several times.
+// A token begins with the id of its keeper and an address, which scripts take for one text. The id does not change. The address says how messages
+// reach the keeper, so that scripts of other processes reach it whatever clients and options these have. The keeper draws another address each
+// time that it subscribes: copies of a process have the same id, but different addresses in later requests. Each script copies and hashes a token
+// several times, so it is short: the server keeps the token of a request with a common ttl in one piece of memory if id and address together have
+// at most 22 bytes.
 const (
 	keeperIDLength = 12
 	addressLength  = SerialLength // without the way
@@ -38,7 +38,7 @@ func WayOf(prefix string, sharded bool) string {
 	return "." + strconv.Itoa(len(prefix))
 }
 
-// cutAddress takes the address off the first part of a token. It is empty in those of other versions.
+// cutAddress takes the address off the first part of a token. The address is empty in tokens of other versions.
 func cutAddress(text string) (keeper, address string) {
 	if strings.IndexByte(text, '.') != keeperIDLength+addressLength {
 		return text, ""

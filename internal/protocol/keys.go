@@ -1,10 +1,10 @@
-// Package protocol has what goes over the wire, without I/O: the Redis keys and channels of a name (keys.go), the tokens of
-// requests and leases (token.go), what arguments of scripts mean (args.go), their replies (reply.go, acquirereply.go), and
-// the messages that scripts publish (message.go). The reply codes are in package lua, beside the scripts.
+// Package protocol has what goes over the wire, without I/O and without mutexes. In the order of a request, packages server and keeper use it for
+// the Redis keys and channels of a name (keys.go), the token of the request (token.go), the arguments of the scripts (args.go), their replies
+// (reply.go, acquirereply.go), and the messages that scripts publish (message.go). Package views reads keys, holders and limits back
+// (parsekey.go, inspected.go, summary.go). The reply codes are in package lua, beside the scripts.
 //
-// All keys of a name are in the same slot of a cluster: either the name contains a hash tag, or the other keys enclose
-// the lock's own key in one. (Cluster specification, "Hash tags":
-// https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/#hash-tags)
+// All keys of a name are in the same slot of a cluster: either the name contains a hash tag, or the other keys enclose the lock's own key in one.
+// (Cluster specification, "Hash tags": https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/#hash-tags)
 package protocol
 
 import (
@@ -70,7 +70,7 @@ func CheckPrefix(prefix string) error {
 	return nil
 }
 
-// OwnerKey returns the key of a keeper's label. No name has it. The labels of all keepers of a prefix are in one slot of a cluster.
+// OwnerKey returns the key of a keeper's label, which no name has. The labels of all keepers of a prefix are in one slot of a cluster.
 func OwnerKey(prefix, keeper string) string {
 	tag := "{lockkeeper}"
 	if prefix != "" {
@@ -79,10 +79,10 @@ func OwnerKey(prefix, keeper string) string {
 	return tag + ownerPart + keeper
 }
 
-// ConnectionKey returns the key by which a keeper checks where a connection of its own leads.
+// ConnectionKey returns the key by which a keeper checks to which server a connection of its own leads.
 func ConnectionKey(prefix, keeper string) string { return OwnerKey(prefix, keeper) + connectionPart }
 
-// connectionPart is the end of such a key.
+// connectionPart is the end of a ConnectionKey.
 const connectionPart = ":connection"
 
 // ownerPart precedes the keeper's id in the key of its label.

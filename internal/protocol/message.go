@@ -21,17 +21,17 @@ type Wakeup struct {
 // Breaker is who has ended a lease or a request of another process, and why.
 type Breaker struct{ By, Reason string }
 
-// broken begins what takes the place of the number in a message about a lease or a request that was broken. The two parts of Breaker
-// follow, encoded, so that the message has no other spaces.
+// broken begins a notice, which a message has in place of the number if a lease or a request was broken. The two parts of Breaker follow, encoded
+// so that the notice has no spaces.
 const broken = "broken:"
 
-// BreakNotice returns what a message says of a lease or a request that was broken, after its serial.
+// BreakNotice returns the notice of a lease or a request that was broken, which follows its serial in a message.
 func BreakNotice(b Breaker) string {
 	e := base64.RawURLEncoding
 	return broken + e.EncodeToString([]byte(b.By)) + ":" + e.EncodeToString([]byte(b.Reason))
 }
 
-// parseNotice is the inverse of BreakNotice, without what a notice begins with.
+// parseNotice parses a notice of BreakNotice without its beginning, broken.
 func parseNotice(text string) (*Breaker, error) {
 	by, reason, ok := strings.Cut(text, ":")
 	e := base64.RawURLEncoding.Strict()
@@ -46,8 +46,8 @@ func parseNotice(text string) (*Breaker, error) {
 	return &Breaker{string(b), string(r)}, nil
 }
 
-// maxMessage bounds the length of a message. A script grants about a thousand leases at once, and names each by a serial and a fence
-// of together 31 bytes at most.
+// maxMessage bounds the length of a message. A script grants about a thousand leases at once, and names each by a serial and a fence, which
+// together have at most 31 bytes.
 const maxMessage = 64 << 10
 
 // ParseMessage takes apart a message that a script published to a keeper: pairs of a serial and a number, which is a fence or,

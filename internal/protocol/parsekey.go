@@ -20,7 +20,7 @@ const (
 // keyParts are the ends of the keys that KeysOf derives.
 var keyParts = map[string]KeyPart{"holders": KeyLock, "meta": KeyMeta, "queue": KeyQueue, "tombstones": KeyTombstones}
 
-// keySets are the scripts by the kind in the names of their keys. Of primitives that share keys, it is the first: the mutex.
+// keySets are the scripts by the kind in the names of their keys. Primitives that share keys are found as the first of them: the mutex.
 var keySets = func() map[string]*lua.Set {
 	sets := map[string]*lua.Set{}
 	for _, set := range lua.All {
@@ -38,9 +38,9 @@ type ParsedKey struct {
 	Part KeyPart
 }
 
-// ParseKey is the inverse of KeysOf: it says of which name a key is, and which of its keys. It reports false if no name has the
-// key under the prefix, or if it is of a keeper. Every other key that begins with the prefix is that of a mutex,
-// since other libraries use it as well.
+// ParseKey is the inverse of KeysOf: it returns which name has the key, and which of the name's keys it is. It reports false if no name has the
+// key under the prefix, or if it is the key of a keeper. Every other key that begins with the prefix is that of a mutex, because other libraries
+// use keys of mutexes as well.
 func ParseKey(prefix, key string) (p ParsedKey, ok bool) {
 	if tag, kind, end, found := cutKey(key); found {
 		part, known := keyParts[end]
@@ -75,7 +75,7 @@ func cutKey(key string) (tag, kind, end string, found bool) {
 	return key[:i], key[i+1 : j], key[j+1:], true
 }
 
-// nameOf returns the name of a base, if that key is then the one of this part.
+// nameOf returns the name of a base, if KeysOf makes this key of it for the part.
 func nameOf(prefix, base string, set *lua.Set, part KeyPart, key string) (name string, ok bool) {
 	name, ok = strings.CutPrefix(base, prefix)
 	if !ok {

@@ -18,13 +18,12 @@ var ErrReply = errors.New("unexpected reply from the server")
 // reply is what most scripts return: integers, of which the first is a code of package lua.
 type reply []int64
 
-// invalid returns an ErrReply that names the script.
 func invalid(script, format string, args ...any) error {
 	return fmt.Errorf("%w: %s, from %s", ErrReply, fmt.Sprintf(format, args...), script)
 }
 
-// check returns an error unless the first number is one of these codes, and the reply has as many numbers as belong to it; 0: any. If lengths is
-// nil, it may be any number.
+// check returns an error unless the first number is a code in lengths, and the reply has as many numbers as lengths says; 0: any number. If
+// lengths is nil, it checks only that the reply is not empty.
 func (n reply) check(script string, lengths map[int64]int) error {
 	if len(n) == 0 {
 		return invalid(script, "an empty array")
@@ -39,7 +38,7 @@ func (n reply) check(script string, lengths map[int64]int) error {
 	return nil
 }
 
-// The codes of replies, with the lengths of these.
+// The codes of the replies of each script, with the length of the reply; 0: any.
 var (
 	acquired = map[int64]int{lua.Granted: 5, lua.Refused: 4, lua.Waiting: 7, lua.Tombstoned: 0, lua.Conflict: 0, lua.AboveLimit: 0}
 	broke    = map[int64]int{lua.Granted: 3, lua.Left: 3, lua.Refused: 3}
@@ -218,7 +217,7 @@ func ParseHeartbeatReply(n []int64, waiters int) (HeartbeatReply, error) {
 
 // LimitReply is the reply of limit.lua. A limit of 0 is none.
 type LimitReply struct {
-	Held, AtOnce  int  // permits that are held, and the most at once; a limit of 0 is none
+	Held, AtOnce  int  // permits that are held, and the most at once
 	Spent, Window int  // permits that were taken in the window, and the most in it
 	More          bool // the script stopped at its bound before it had swept and admitted all
 	LimitsChanged bool // the call has changed the limits in force

@@ -16,9 +16,9 @@ const maxSerial = 13
 const base62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 // NewSerial returns the serial of a new request, of letters and digits. Whoever can guess it can forge a message about the request, and two
-// requests with the same token would share a lease. So it is not drawn before it is used.
+// requests with the same token would share a lease. So no serial is drawn ahead of its use: a copy of the process would use it as well.
 func NewSerial() (serial [SerialLength]byte) {
-	n := random.Uint64() // of which one that is uneven by 1 in 2^16 is made
+	n := random.Uint64() // the remainders below are uneven by 1 in 2^16
 	for i := range serial {
 		serial[i] = base62[n%62]
 		n /= 62
@@ -26,7 +26,6 @@ func NewSerial() (serial [SerialLength]byte) {
 	return serial
 }
 
-// isSerial reports whether a text can be a request's serial.
 func isSerial(text string) bool {
 	return text != "" && len(text) <= maxSerial && strings.Trim(text, base62) == ""
 }

@@ -16,7 +16,7 @@ const EndlessLease = "900000000000000"
 // Heartbeats is the least score of a heartbeat in the queue. The ms at which it lapses is added to it; see HEARTBEATS in lua/lib/constants.lua.
 const Heartbeats = 9_000_000_000_000_000
 
-// BehindWaiters is the upper bound of a range of scores in the queue that has the waiters, but not their heartbeats.
+// BehindWaiters is the upper bound of a range of scores that has the waiters of the queue without their heartbeats.
 const BehindWaiters = "(9000000000000000"
 
 // readers is what is added to the tickets of readers in the queue of a read-write lock; see READERS in lua/lib/constants.lua.
@@ -25,10 +25,10 @@ const readers = 4_500_000_000_000_000
 // UnsetClock is what scripts add to the time of a server before that time, in s; see UNSET_CLOCK in lua/lib/constants.lua.
 const UnsetClock = 900000001
 
-// LastClock is the time from which on scripts refuse to work, in s; see LAST_CLOCK there.
+// LastClock is the time from which on scripts refuse to work, in s; see LAST_CLOCK in lua/lib/constants.lua.
 const LastClock = 3590000000
 
-// ScriptTime returns what scripts take a time of the server for, in µs.
+// ScriptTime converts a time of the server to the time that scripts work with, both in µs.
 func ScriptTime(us int64) int64 {
 	if us < UnsetClock*1e6 {
 		return us + UnsetClock*1e6
@@ -36,8 +36,8 @@ func ScriptTime(us int64) int64 {
 	return us
 }
 
-// QueueClasses returns the scores at which the waiters begin that the policy orders by their tickets. Of each class, the first has
-// waited longest.
+// QueueClasses returns the scores at which the classes of waiters begin. A policy orders the waiters of a class by their tickets, so the first
+// has waited longest.
 func QueueClasses(set *lua.Set) []string {
 	if set.Kind == lua.RWLock.Kind {
 		return []string{"0", "100000000000000", strconv.FormatInt(readers, 10)}
@@ -67,8 +67,8 @@ type Limits struct {
 	PausedUntil int64 // ms of the server's clock; 0 if there was no pause
 }
 
-// ParseLimits returns the limits in force from the field of the metadata, which has those of the last caller before them, and a
-// pause after them.
+// ParseLimits returns the limits in force and the pause from a field of the metadata, which has the limits of the last caller, those in force,
+// and the pause, if there was one.
 func ParseLimits(field string) (Limits, bool) {
 	_, inForce, ok := strings.Cut(field, " ")
 	inForce, pause, paused := strings.Cut(inForce, " ")
@@ -90,11 +90,11 @@ func ParseLimits(field string) (Limits, bool) {
 	return l, true
 }
 
-// Returned is a bound of the scores of takings, at a time in µs: permits with a larger one have returned. See
+// Returned returns a bound of the scores of takings at a time in µs: the permits of a taking with a larger score have returned. See
 // lua/policy/window.lua.
 func (l Limits) Returned(now int64) int64 { return l.Per*1000 - now }
 
-// ReturnIn returns the ms until permits return that are a taking of that score.
+// ReturnIn returns in how many ms the permits of a taking with that score return.
 func (l Limits) ReturnIn(score, now int64) int64 {
 	return max((l.Per*1000+1-score-now+999)/1000, 0)
 }

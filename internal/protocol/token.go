@@ -33,7 +33,7 @@ func IsRecord(holder string) bool { return strings.HasPrefix(holder, RecordMark)
 type Token struct {
 	Keeper   string // id of the keeper
 	Serial   string // of the request in the keeper; see NewSerial
-	Note     string // of the caller, for people; "" if it is none that CheckNote lets pass
+	Note     string // of the caller, for people; "" if there is none, or CheckNote does not allow it
 	TTL      int64  // ms: of the lease
 	ClaimTTL int64  // ms: of a lease granted to a waiter, until it is confirmed
 	Flags    string
@@ -41,7 +41,6 @@ type Token struct {
 	Address  string // of the keeper when it made the request; see NewAddress
 }
 
-// String returns the text of the token.
 func (t Token) String() string {
 	b := make([]byte, 0, 64)
 	b = append(append(b, t.Keeper...), t.Address...)
@@ -75,7 +74,7 @@ func CheckNote(text string) error {
 // MaxTokenLength is a bound of the length of tokens.
 const MaxTokenLength = 199
 
-// HeartbeatTimeout returns that of the keeper of a waiter, in ms, if its token has it; else 0. The claim ttl is as long, unless the ttl
+// HeartbeatTimeout returns the heartbeat timeout of the keeper in ms, or 0 if the token does not say it. The claim ttl is as long, unless the ttl
 // of the lease is shorter.
 func (t Token) HeartbeatTimeout() int64 {
 	if t.ClaimTTL < t.TTL || strings.HasPrefix(t.Flags, FlagByClock) {
