@@ -24,25 +24,26 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// TestWakeupLostOnlyOnCurrentSubscription checks that a message that was sent to an earlier subscription does not
-// replace the current one. Its waiter learns of the grant when the new subscription is confirmed, or otherwise by
-// its heartbeat.
+// TestWakeupLostOnlyOnCurrentSubscription checks that a message that was sent to an earlier subscription, or that comes late, does not
+// replace the current one. Its waiter learns of the grant when the new subscription is confirmed, or otherwise by its heartbeat.
 func TestWakeupLostOnlyOnCurrentSubscription(t *testing.T) {
-	for what, cut := range map[string]bool{"closed": true, "silent": false} {
+	for what, want := range map[string]int{"closed": 0, "silent": 1, "late": 0} {
 		subtest(t, what, func(s *fixture) {
 			h := s.hold("x", queued)
 			granted := s.acquire(s.lock("x", queued))
 			time.Sleep(1100 * time.Millisecond) // avoid the time of a heartbeat
 			released := time.Now()
-			s.net.BlackholeSubscriptions()
+			if what == "late" { // the heartbeat is faster
+				s.net.DelaySubscriptions(s.Config.HeartbeatInterval + time.Second)
+			} else {
+				s.net.BlackholeSubscriptions()
+			}
 			s.must(h.Release(context.Background()))
-			want := 1
-			if cut {
-				want = 0
+			if what == "closed" {
 				s.net.CutSubscriptions()
 			}
 			next := <-granted
-			if d := time.Since(released); cut != (d == 0) || d > s.Config.HeartbeatInterval {
+			if d := time.Since(released); (what == "closed") != (d == 0) || d > s.Config.HeartbeatInterval {
 				s.Errorf("the grant was known after %v", d)
 			}
 			time.Sleep(time.Minute)

@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"cmp"
 	"log/slog"
 	"maps"
 	"slices"
@@ -30,13 +31,14 @@ type messages struct {
 	mu       sync.Mutex // guards what follows
 	closed   bool
 	requests map[string]*request // by serial
+	checked  map[string]*request // by serial; whether their messages come is checked. Heartbeats have granted them, so they are in requests no more
 
 	ignored       int       // messages that were ignored since ignoredLogged
 	ignoredLogged time.Time // when that was last logged
 }
 
 func newMessages(k *Keeper) *messages {
-	return &messages{k: k, requests: map[string]*request{}}
+	return &messages{k: k, requests: map[string]*request{}, checked: map[string]*request{}}
 }
 
 // Register makes messages with this serial find a request. It reports closed after Close, and taken if another request has the serial. If again is
@@ -99,8 +101,8 @@ func (m *messages) Received(payload string) {
 	for _, x := range wakeups {
 		m.mu.Lock()
 		r := m.requests[x.Serial]
-		if x.Fence > 0 && r != nil {
-			r.notified = true
+		if granted := cmp.Or(r, m.checked[x.Serial]); x.Fence > 0 && granted != nil {
+			granted.notified = true
 		}
 		m.mu.Unlock()
 		switch {
@@ -139,21 +141,25 @@ func (m *messages) logIgnored(err error, now time.Time) {
 // CheckGrant is called when a heartbeat has found a grant. If the grant's message has not come by the answer to a PING, it was lost, and the
 // subscription is replaced.
 func (m *messages) CheckGrant(r *request, channel string) {
-	if m.notified(r) {
+	serial := r.Serial()
+	m.mu.Lock()
+	check := m.requests[serial] == r && !r.notified // else it knows of the grant
+	if check {
+		m.checked[serial] = r
+	}
+	m.mu.Unlock()
+	if !check {
 		return
 	}
-	m.k.Subscriber.Check(channel, func() (lost bool) {
-		if lost = !m.notified(r); lost {
+	m.k.Subscriber.Check(channel, func(known bool) (lost bool) {
+		m.mu.Lock()
+		lost = known && !r.notified
+		delete(m.checked, serial)
+		m.mu.Unlock()
+		if lost {
 			m.lostLog.Log(m.k.Config.Log, slog.LevelWarn, "lockkeeper: a wake-up was sent but never came; replacing the subscription", "channel", channel)
 			m.k.Report(Event{Type: WakeupLost})
 		}
 		return lost
 	})
-}
-
-// notified reports whether a message about a grant of the request has come.
-func (m *messages) notified(r *request) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return r.notified
 }

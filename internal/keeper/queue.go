@@ -251,9 +251,8 @@ func firstWaiter(waiters []*request) (first *request) {
 func (q *waitQueue) send(batch []*request) {
 	l := q.lock
 	q.of.k.Announce()
-	sent := time.Now()
 	unsubscribed := q.isUnsubscribed()
-	call := &transport.Call{Done: transport.Func(func(call *transport.Call) { q.heartbeatDone(call, batch, sent, unsubscribed) })}
+	call := &transport.Call{Done: transport.Func(func(call *transport.Call) { q.heartbeatDone(call, batch, unsubscribed) })}
 	l.SetHeartbeat(call, mode(unsubscribed), len(batch))
 	for _, r := range batch {
 		call.Args = append(call.Args, r.Token())
@@ -285,8 +284,7 @@ func mode(unsubscribed bool) int {
 // subscription, so that they are not passed over again. rejoin returns nil if none of them waits any more.
 func (q *waitQueue) rejoin(batch []*request) *transport.Call {
 	l := q.lock
-	now := time.Now()
-	at := q.of.k.Instant(now)
+	at := q.of.k.Now()
 	var places []int64
 	batch = slices.DeleteFunc(batch, func(r *request) bool {
 		done := r.StepAt(at, claim.Event{Kind: claim.Rejoining}, nil)
@@ -302,7 +300,7 @@ func (q *waitQueue) rejoin(batch []*request) *transport.Call {
 		for _, r := range batch {
 			q.step(r, claim.Event{Kind: claim.CopyEnded, Outcome: transport.OutcomeOf(call.Err)}, nil)
 		}
-		q.heartbeatDone(call, batch, now, true)
+		q.heartbeatDone(call, batch, true)
 	})}
 	l.SetHeartbeat(call, protocol.HeartbeatUnsubscribed+protocol.HeartbeatRejoin, len(batch))
 	for i, r := range batch {
@@ -312,7 +310,7 @@ func (q *waitQueue) rejoin(batch []*request) *transport.Call {
 }
 
 // heartbeatDone handles the reply to a heartbeat command; unsubscribed is what the command has said.
-func (q *waitQueue) heartbeatDone(call *transport.Call, batch []*request, sent time.Time, unsubscribed bool) {
+func (q *waitQueue) heartbeatDone(call *transport.Call, batch []*request, unsubscribed bool) {
 	reply, err := server.DecodeHeartbeat(call, len(batch))
 	if err != nil {
 		q.failed(err, batch)

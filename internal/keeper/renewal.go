@@ -126,7 +126,7 @@ func (h *Lease) withinLifetime(ms int64) int64 {
 // not limited.
 func CheckLifetime(ttl, maxLifetime time.Duration, since time.Time) error {
 	if left := maxLifetime - time.Since(since); maxLifetime > 0 && ttl > left {
-		return server.Invalid("ttl %v exceeds the %v that are left of MaxLifetime %v; extend by less, or set a longer MaxLifetime", ttl, left.Truncate(time.Millisecond), maxLifetime)
+		return server.Invalid("ttl %v exceeds the %v that are left of MaxLifetime %v; extend by less, or set a longer MaxLifetime", ttl, claim.Duration(left.Milliseconds()), maxLifetime)
 	}
 	return nil
 }

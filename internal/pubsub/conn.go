@@ -21,12 +21,12 @@ type conn struct {
 	receiving  bool         // set by the goroutine that subscribes
 
 	// Guarded by subscriber.mu.
-	unsent      []*channel    // channels to subscribe to
-	subscribing bool          // a goroutine is in sendUnsent, which closes the connection if it is discarded
-	watched     bool          // watch is scheduled
-	pinged      time.Time     // when the PING under way was sent; zero: none is
-	settles     []func() bool // the functions given to Check before it was sent: its answer settles them
-	checks      []func() bool // those given to Check since: the next PING settles them
+	unsent      []*channel        // channels to subscribe to
+	subscribing bool              // a goroutine is in sendUnsent, which closes the connection if it is discarded
+	watched     bool              // watch is scheduled
+	pinged      time.Time         // when the PING under way was sent; zero: none is
+	settles     []func(bool) bool // the functions given to Check before it was sent: its answer settles them
+	checks      []func(bool) bool // those given to Check since: the next PING settles them
 }
 
 // connTo returns the connection to the node and opens one if there is none. It returns nil after Close.
@@ -60,6 +60,7 @@ func (s *Subscriber) discardLocked(c *conn) {
 		return
 	}
 	delete(s.conns, c)
+	c.settleLocked(append(c.settles, c.checks...), false)
 	if s.shortLived++; time.Since(c.since) >= time.Second {
 		s.shortLived = 0
 	}

@@ -14,19 +14,21 @@ import (
 
 const pingInterval = 5 * time.Second // the silence after which a connection that waiters use is sent a PING
 
-// Check sends a PING, and calls lost when it is answered or its time is over: a message that the server published on the channel before the call
-// has come by then, or never will. lost runs in the background, and reports whether the message has not come; if so, the connection is replaced.
-// lost is not called if the connection is lost for another reason, or the Subscriber is closed.
-func (s *Subscriber) Check(name string, lost func() bool) {
+// Check sends a PING, and calls settled once, in the background. known is set if the PING was answered or its time is over: a message that the
+// server published on the channel before the call has come by then, or never will. settled then reports whether it was lost; if so, the
+// connection is replaced. known is false if the connection was lost for another reason, or if there was none.
+func (s *Subscriber) Check(name string, settled func(known bool) (lost bool)) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	ch := s.channels[name]
 	if ch == nil || !ch.subscribed {
+		s.mu.Unlock()
+		settled(false)
 		return
 	}
-	if ch.conn.checks = append(ch.conn.checks, lost); ch.conn.pinged.IsZero() {
+	if ch.conn.checks = append(ch.conn.checks, settled); ch.conn.pinged.IsZero() {
 		ch.conn.pingLocked()
 	}
+	s.mu.Unlock()
 }
 
 func (c *conn) heardNow() { c.heard.Store(int64(time.Since(c.since))) }
@@ -76,8 +78,9 @@ func (c *conn) pingLocked() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if c.openLocked() && c.pinged.Equal(now) {
+			c.settleLocked(append(c.settles, c.checks...), true)
+			c.checks = nil
 			s.discardLocked(c)
-			c.settleLocked(append(c.settles, c.checks...))
 		}
 	})
 }
@@ -91,7 +94,7 @@ func (c *conn) ponged() {
 		return
 	}
 	c.pinged = time.Time{}
-	c.settleLocked(c.settles)
+	c.settleLocked(c.settles, true)
 	if len(c.checks) > 0 {
 		c.pingLocked()
 	} else {
@@ -100,15 +103,15 @@ func (c *conn) ponged() {
 }
 
 // settleLocked calls the functions given to Check, in the background, and replaces the connection if a message was lost.
-func (c *conn) settleLocked(checks []func() bool) {
+func (c *conn) settleLocked(checks []func(bool) bool, known bool) {
 	if c.settles = nil; len(checks) == 0 {
 		return
 	}
 	s := c.subscriber
 	s.wg.Go(func() {
 		anyLost := false
-		for _, lost := range checks {
-			anyLost = lost() || anyLost
+		for _, settled := range checks {
+			anyLost = settled(known) || anyLost
 		}
 		if anyLost {
 			s.mu.Lock()

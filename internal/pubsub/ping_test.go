@@ -128,8 +128,15 @@ func TestCheck(t *testing.T) {
 			start := time.Now()
 			go r.mini.Publish("c", "hello")
 			synctest.Wait()
-			called := make(chan bool, 1)
-			r.Check("c", func() bool { called <- len(r.received) == 0; return len(r.received) == 0 })
+			called, unknown := make(chan bool, 2), make(chan bool, 2)
+			r.Check("c", func(known bool) bool {
+				if known {
+					called <- len(r.received) == 0
+				} else {
+					unknown <- true
+				}
+				return known && len(r.received) == 0
+			})
 			if c.cut {
 				r.net.CutSubscriptions()
 			}
@@ -144,6 +151,9 @@ func TestCheck(t *testing.T) {
 					r.Error("not called")
 				}
 			}
+			if n := len(called) + len(unknown); n != 0 && c.called >= 0 || n != 1 && c.called < 0 {
+				r.Errorf("called %d times more", n)
+			}
 			if replaced := len(r.resumed) == 1; replaced != c.replaced || replaced == (r.dials.Load() == 1) {
 				r.Errorf("replaced: %v, %d connections", replaced, r.dials.Load())
 			}
@@ -153,8 +163,17 @@ func TestCheck(t *testing.T) {
 		})
 	}
 	subtest(t, "without a subscription", func(r *fixture) {
-		r.Check("c", func() bool { r.Error("called"); return true })
+		called := 0
+		r.Check("c", func(known bool) bool {
+			if called++; known {
+				r.Error("known")
+			}
+			return false
+		})
 		time.Sleep(time.Minute)
+		if called != 1 {
+			r.Errorf("called %d times", called)
+		}
 		if n := r.dials.Load(); n != 0 {
 			r.Errorf("%d connections", n)
 		}
@@ -164,7 +183,7 @@ func TestCheck(t *testing.T) {
 		r.net.DelayReplies(time.Second)
 		start := time.Now()
 		called := make(chan time.Duration, 3)
-		check := func() { r.Check("c", func() bool { called <- time.Since(start); return false }) }
+		check := func() { r.Check("c", func(bool) bool { called <- time.Since(start); return false }) }
 		check()
 		time.Sleep(time.Second / 2)
 		check()
@@ -178,9 +197,13 @@ func TestCheck(t *testing.T) {
 	subtest(t, "during Close", func(r *fixture) {
 		r.mustSubscribe("c")
 		r.net.BlackholeSubscriptions()
-		r.Check("c", func() bool { r.Error("called"); return true })
+		called := make(chan bool, 2)
+		r.Check("c", func(known bool) bool { called <- known; return true })
 		r.Close()
 		time.Sleep(time.Minute)
+		if len(called) != 1 || <-called {
+			r.Error("Close has not settled the check once, as one that is not known")
+		}
 	})
 }
 
@@ -196,7 +219,12 @@ func TestPingRefused(t *testing.T) {
 		})
 		r.Hold("c")
 		called := make(chan struct{}, 1)
-		r.Check("c", func() bool { called <- struct{}{}; return false })
+		r.Check("c", func(known bool) bool {
+			if known {
+				called <- struct{}{}
+			}
+			return false
+		})
 		time.Sleep(time.Minute)
 		if n := r.dials.Load(); n != 1 || len(r.denied) > 0 || len(called) != 1 {
 			r.Errorf("%d connections, %d denials, %d calls", n, len(r.denied), len(called))

@@ -55,6 +55,7 @@ type Net struct {
 	delay      time.Duration
 	replyDelay time.Duration // delay of everything that is read
 	noMessages bool          // messages to subscribers are lost
+	late       time.Duration // delay of what subscribers read
 	frozen     chan struct{} // closed when the freeze ends; nil if the network is not frozen
 	watch      func(sent []byte)
 	written    [][]byte // commands sent since ResetCount
@@ -130,7 +131,7 @@ func (n *Net) Break(text string, times int, fault Fault) {
 func (n *Net) Restore() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.rules, n.down, n.blackhole, n.delay, n.replyDelay, n.noMessages = nil, false, false, 0, 0, false
+	n.rules, n.down, n.blackhole, n.delay, n.replyDelay, n.noMessages, n.late = nil, false, false, 0, 0, false, 0
 	if n.frozen == nil {
 		return
 	}
@@ -174,6 +175,9 @@ func (n *Net) Delay(d time.Duration) { n.locked(func() { n.delay = d }) }
 // DelayReplies delays everything that the server sends by d, except during the handshake of a connection: go-redis holds a
 // mutex meanwhile, and while a goroutine waits for a mutex the clock of a bubble does not advance.
 func (n *Net) DelayReplies(d time.Duration) { n.locked(func() { n.replyDelay = d }) }
+
+// DelaySubscriptions delays, by d and instead of DelayReplies, what the server sends on connections that have subscribed to a channel.
+func (n *Net) DelaySubscriptions(d time.Duration) { n.locked(func() { n.late = d }) }
 
 // Cut closes all open connections.
 func (n *Net) Cut() { n.cut(func(*conn) bool { return true }) }
@@ -424,7 +428,10 @@ func (c *conn) Read(b []byte) (int, error) {
 		var delay time.Duration
 		c.net.locked(func() {
 			drop = c.dropReplies || c.net.noMessages && c.subscribed && messages.Match(b[:k])
-			if !c.handshake {
+			switch {
+			case c.subscribed && c.net.late > 0:
+				delay = c.net.late
+			case !c.handshake:
 				delay = c.net.replyDelay
 			}
 		})
