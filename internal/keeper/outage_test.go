@@ -92,6 +92,7 @@ func TestWaitError(t *testing.T) {
 			s.net.Break("lock:x", 2, faultnet.SwallowReply) // the release of the first, and the request of the second
 			contention(s, first())
 			time.Sleep(unanswered)
+			synctest.Wait() // the request of the second is sent, and so not in one batch with this
 			s.must(try(s, "z"))
 			if err := second(); unanswered == 0 {
 				contention(s, err)
