@@ -56,7 +56,7 @@ var packageMutants = []mutant{
 	{"a message of an earlier subscription counts as lost on this one", "internal/keeper/queue.go", "since > 0 && since <= r.Snapshot().Asked() && !unsubscribed", "since > 0 && !unsubscribed", "internal/keeper tests/WakeupLost"},
 	{"unused channels are looked for twice as late", "internal/pubsub/subscriber.go", "		s.sweepLaterLocked(max(next, sweepInterval))\n", "		s.sweepLaterLocked(channelIdleTimeout + next)\n", "fair tests/TestConformance/cluster_over_minutes"},
 	{"a channel is unused since it was subscribed", "internal/pubsub/subscriber.go", "left := channelIdleTimeout - time.Since(ch.idleSince)", "left := channelIdleTimeout - time.Since(ch.subscribedAt)", "fair tests/TestConformance/cluster_over_minutes"},
-	{"a call is not recorded as sent", "internal/transport/queue.go", "	q.record.sent(s.began)\n", "", "fair tests/TestConformance/cases/embedded/61"},
+	{"a call under way does not count", "internal/transport/answers.go", "	for _, at := range r.underWay {\n", "	for _, at := range r.underWay[:0] {\n", "internal/keeper tests/TestWaitError"},
 	{"no heartbeat is sent near the deadline of a waiter", "internal/keeper/request.go", "			r.lock.k.queues.heartbeatIfStale(r.lock.KeyOf(server.QueueKey))\n", "", "fair tests/TestConformance/cases/embedded/61"},
 	{"a server is asked again, which is not noted", "internal/quorum/member.go", "	s.ask(asked)\n", "	s.asked = asked\n", "internal/quorum tests"},
 	{"Close leaves to the caller what it finds of a part that is asked for", "internal/claim/request.go", " || c.mode == Part && reason != ByClose {", " || c.mode == Part {", "internal/quorum tests/CloseDuringAttempt"},
