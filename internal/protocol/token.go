@@ -41,6 +41,7 @@ type Token struct {
 	Address  string // of the keeper when it made the request; see NewAddress
 }
 
+// String returns the token as keys and messages have it; ParseToken reads it.
 func (t Token) String() string {
 	b := make([]byte, 0, 64)
 	b = append(append(b, t.Keeper...), t.Address...)

@@ -98,6 +98,7 @@ type causes struct {
 	sep  string
 }
 
+// Error returns the texts of the errors on one line.
 func (cs *causes) Error() string {
 	var b strings.Builder
 	for i, err := range cs.list {
