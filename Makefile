@@ -72,7 +72,7 @@ portable: ## builds the published modules for other platforms, unoptimized, the 
 PLATFORMS = linux/386 linux/arm windows/amd64 darwin/arm64
 PUBLISHED = . otellockkeeper $(patsubst %/go.mod,%,$(wildcard contrib/*/go.mod))
 UNOPTIMIZED = -gcflags=all='-N -l'
-UNPUBLISHED = /internal/testing/|/(examples|faults|proptest|rollout|interop)(/|$$)
+UNPUBLISHED = /internal/testing/|/(examples|proptest)(/|$$)
 
 fips: ## the demo, and a primitive on a real server, where only what FIPS 140-3 approves may be called
 	go run -exec 'env GODEBUG=fips140=only' ./cmd/lockkeeper demo
@@ -87,10 +87,10 @@ fmt:
 	gofmt -w $$(git ls-files '*.go')
 
 faults: ## real servers and processes that fail; a minute of random faults
-	SOAK=1m $(GOTEST) -count=1 -v ./faults
+	SOAK=1m $(GOTEST) -count=1 -v ./internal/testing/faults
 
 soak: ## random faults for SOAK, with what is in use at the end of each round
-	SOAK=$(SOAK) $(GOTEST) -count=1 -timeout 0 -v -run '^TestSoak$$' ./faults
+	SOAK=$(SOAK) $(GOTEST) -count=1 -timeout 0 -v -run '^TestSoak$$' ./internal/testing/faults
 SOAK ?= 10m
 
 fuzz: ## every fuzz target for FUZZTIME
@@ -152,11 +152,11 @@ examples-test: ## the examples that are modules of their own
 	cd examples/migration && $(GOTEST) ./...
 
 interop: ## a mutex beside the locks of other libraries, which it installs into ignored folders; about two minutes
-	interop/install
-	$(GOTEST) -count=1 -v ./interop
+	internal/testing/interop/install
+	$(GOTEST) -count=1 -v ./internal/testing/interop
 
 rollout: ## processes of the commit BEFORE beside those of now on one server: exclusion, order, permits
-	$(GOTEST) -count=1 -v ./rollout -args -before=$(BEFORE)
+	$(GOTEST) -count=1 -v ./internal/testing/rollout -args -before=$(BEFORE)
 BEFORE = e75203eb1217f875d5cf1f91bb7fbaea1ad0d780
 
 otel-test: ## the module for OpenTelemetry

@@ -76,7 +76,7 @@ func pages(t *testing.T) []string {
 	list := must.Get(filepath.Glob("docs/*.md"))(t)
 	more := must.Get(filepath.Glob("contrib/*/README.md"))(t)
 	return append(append(list, more...), "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "bench/README.md", "contrib/README.md",
-		"examples/README.md", "faults/README.md", "internal/claim/README.md", "internal/quorum/README.md",
+		"examples/README.md", "internal/testing/faults/README.md", "internal/claim/README.md", "internal/quorum/README.md",
 		"internal/testing/README.md", "internal/testing/conformance/README.md", "internal/keeper/README.md", "lua/policy/README.md")
 }
 

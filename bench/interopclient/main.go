@@ -1,6 +1,6 @@
 // Interopclient is a process that uses a lock of a Go library: interopclient LIBRARY HOST:PORT NAME.
 //
-// It reads commands and answers each with one line; ../../interop/interop_test.go documents them.
+// It reads commands and answers each with one line; internal/testing/interop/interop_test.go documents them.
 package main
 
 import (

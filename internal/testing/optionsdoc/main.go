@@ -33,7 +33,7 @@ rounded up, and a ` + "`Pause`" + ` lasts from 1 ms to 24 h. The period of ` + "
 `
 
 // skipped are the directories without options of users, and contrib, whose modules have pages of their own.
-var skipped = []string{"bench", "cmd", "contrib", "examples", "internal", "interop", "proptest", "rollout", "testdata", "tools"}
+var skipped = []string{"bench", "cmd", "contrib", "examples", "internal", "proptest", "testdata", "tools"}
 
 func main() {
 	page, err := generate(".")

@@ -83,7 +83,7 @@ func newWorld(t *testing.T, l library) *world {
 		t.Skipf("the libraries of %s are not installed; make interop does it", l.language.name)
 	}
 	buildClient.Do(func() {
-		out, err := exec.Command("go", "build", "-C", "../bench", "-o", "../interop/go/client", "./interopclient").CombinedOutput()
+		out, err := exec.Command("go", "build", "-C", "../../../bench", "-o", "../internal/testing/interop/go/client", "./interopclient").CombinedOutput()
 		must.That(t, err == nil, "%v: %s", err, out)
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)

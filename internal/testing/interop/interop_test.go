@@ -1,7 +1,7 @@
 // Package interop tests that a mutex and the locks of other libraries exclude each other on one key, and
 // that what docs/interop.md says does not work fails as it says.
 //
-// The clients in python, node, java and ../bench/interopclient are small programs around a lock of each library, the last one also
+// The clients in python, node, java and bench/interopclient are small programs around a lock of each library, the last one also
 // around a mutex. A client has three arguments: the library, the server's address, and the name of the lock. It
 // reads commands from standard input and answers each with one line, which is "error: ..." after an exception:
 //

@@ -52,7 +52,7 @@ func TestTablesNameExistingTests(t *testing.T) {
 func testSource(t *testing.T) string {
 	t.Helper()
 	var source strings.Builder
-	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+	err := filepath.WalkDir("../../..", func(path string, d fs.DirEntry, err error) error {
 		if err == nil && (strings.HasSuffix(path, "_test.go") || strings.Contains(path, "conform") && strings.HasSuffix(path, ".go")) {
 			var text []byte
 			text, err = os.ReadFile(path)

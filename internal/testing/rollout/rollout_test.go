@@ -20,8 +20,10 @@ import (
 
 var before = flag.String("before", "", "the commit whose processes run beside those of this checkout, see make rollout; without it all are of this checkout")
 
+const module = "../../.." // of this checkout
+
 func TestOldAndNewProcessesShareAServer(t *testing.T) {
-	now, length := build(t, ".."), "1s"
+	now, length := build(t, module), "1s"
 	programs := []string{now, now}
 	if *before != "" {
 		programs[0], length = buildCommit(t, *before), "20s"
@@ -122,15 +124,15 @@ func load(t *testing.T, workers []*redistest.Child, length string) {
 // buildCommit builds the worker with the sources of a commit of this repository.
 func buildCommit(t *testing.T, commit string) (program string) {
 	t.Helper()
-	if out, err := exec.Command("git", "-C", "..", "cat-file", "-e", commit+"^{commit}").CombinedOutput(); err != nil {
+	if out, err := exec.Command("git", "-C", module, "cat-file", "-e", commit+"^{commit}").CombinedOutput(); err != nil {
 		t.Fatalf("the history of this checkout has no commit %s, whose processes are to run beside those of now (%v: %s). Fetch the whole history, "+
 			"as by git fetch --unshallow, or name another commit: make rollout BEFORE=...", commit, err, bytes.TrimSpace(out))
 	}
 	dir := t.TempDir()
-	const script = `set -o pipefail; git archive "$0" | tar -x -C "$1" && mkdir -p "$1/rollout/worker" &&
-		cp rollout/worker/main.go "$1/rollout/worker"`
+	const script = `set -o pipefail; git archive "$0" | tar -x -C "$1" && mkdir -p "$1/internal/testing/rollout/worker" &&
+		cp internal/testing/rollout/worker/main.go "$1/internal/testing/rollout/worker"`
 	copyOf := exec.Command("bash", "-c", script, commit, dir)
-	copyOf.Dir = ".."
+	copyOf.Dir = module
 	if out, err := copyOf.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -141,7 +143,7 @@ func buildCommit(t *testing.T, commit string) (program string) {
 func build(t *testing.T, module string) (program string) {
 	t.Helper()
 	program = filepath.Join(t.TempDir(), "worker")
-	cmd := exec.Command("go", "build", "-o", program, "./rollout/worker")
+	cmd := exec.Command("go", "build", "-o", program, "./internal/testing/rollout/worker")
 	cmd.Dir = module
 	out, err := cmd.CombinedOutput()
 	must.That(t, err == nil, "%v: %s", err, out)
