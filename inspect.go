@@ -9,6 +9,13 @@ import (
 )
 
 // Holder is a lease at the server, of any process. Times are by the server's clock.
+//
+// The methods Holder, Holders and Waiters of a lock read who holds it and who waits for it, in all processes. They change
+// nothing. They block for a round trip per 500 entries, and make up to three attempts. An entry that is added or removed
+// meanwhile may be missing. The error matches ctx.Err(), [ErrUnavailable] or [ErrClosed], or is an error reply of Redis.
+//
+// The owner of an entry is the label of its keeper ([Options] Owner). It is stored in Redis once per keeper, with the first
+// request and every ten minutes of use, for 24 hours at a time.
 type Holder struct {
 	Token     string        // as of Lease.Token
 	Keeper    string        // the Keeper.ID of the holder; "" if another library holds the lock

@@ -28,8 +28,16 @@ func (l *Lease) Name() string {
 	return l.handle.Name()
 }
 
-// Token returns the identity of the lease: the value that is stored in Redis, and that Adopt takes in another process.
-// Anyone who knows the token can release the lease.
+// Token returns the identity of the lease: the value that is stored in Redis. Anyone who knows the token can release the lease.
+//
+// The Adopt method of a lock makes a lease from the token of one that is held, in another process or after a restart, and
+// extends it to the whole TTL. Both leases then refer to the same grant. So the former holder must stop using its own, and should
+// have acquired it with NoRenewal. It must not close its keeper before its own lease has ended, since [Keeper.Close] releases the
+// grant for both.
+//
+// Adopt blocks as [Lease.Extend] does and then, if the keeper has [Options.ReplicaAck], until replicas have the lease. The
+// error matches [ErrLost] if the token no longer holds the lock. After any other error the former holder holds the lease as
+// before, or for longer.
 func (l *Lease) Token() string {
 	if l == nil {
 		return ""

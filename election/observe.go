@@ -21,7 +21,7 @@ func (e *Election) Leading() bool {
 
 // Leader asks the server who leads, in any process; held is false if nobody does. The process need not be a candidate. A former
 // leader whose lease was lost or released does not count, even if its lead is still running. It blocks for a round trip, and
-// makes up to three attempts. The error is that of the lock's method Holder; see package [lockkeeper].
+// makes up to three attempts. The error is that of the lock's method Holder; see [lockkeeper.Holder].
 func (e *Election) Leader(ctx context.Context) (leader lockkeeper.Holder, held bool, err error) {
 	return e.locker.Holder(ctx)
 }

@@ -84,12 +84,12 @@ func (l *Lock) Do(ctx context.Context, fn func(ctx context.Context, fence uint64
 	return l.lock.Do(ctx, keeper.Terms{}, fn)
 }
 
-// Adopt makes a lease from a token that holds the lock; see package [lockkeeper].
+// Adopt makes a lease from a token that holds the lock; see [lockkeeper.Lease.Token].
 func (l *Lock) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, error) {
 	return access.Lease[lockkeeper.Lease](l.lock.Adopt(ctx, token))
 }
 
-// Holder returns who holds the lock, in any process; held is false if the lock is free. See package [lockkeeper].
+// Holder returns who holds the lock, in any process; held is false if the lock is free. See [lockkeeper.Holder].
 func (l *Lock) Holder(ctx context.Context) (h lockkeeper.Holder, held bool, err error) {
 	list, err := access.Holders[lockkeeper.Holder](views.Holders(ctx, l.lock.AtServer()))
 	if err != nil || len(list) == 0 {
@@ -98,7 +98,7 @@ func (l *Lock) Holder(ctx context.Context) (h lockkeeper.Holder, held bool, err 
 	return list[0], true, nil
 }
 
-// Waiters returns who waits, in the order in which they will be granted the lock; see package [lockkeeper].
+// Waiters returns who waits, in the order in which they will be granted the lock; see [lockkeeper.Holder].
 func (l *Lock) Waiters(ctx context.Context) ([]lockkeeper.Waiter, error) {
 	return access.Waiters[lockkeeper.Waiter](views.Waiters(ctx, l.lock.AtServer()))
 }

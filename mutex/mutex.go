@@ -118,7 +118,7 @@ func (m *Mutex) Do(ctx context.Context, fn func(ctx context.Context, fence uint6
 	return m.lock.Do(ctx, keeper.Terms{}, fn)
 }
 
-// Adopt makes a lease from a token that holds the mutex; see package [lockkeeper]. The error is ErrInvalid if Options.Linger is set.
+// Adopt makes a lease from a token that holds the mutex; see [lockkeeper.Lease.Token]. The error is ErrInvalid if Options.Linger is set.
 func (m *Mutex) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, error) {
 	if m.share != nil {
 		return nil, m.share.AdoptError()
@@ -127,7 +127,7 @@ func (m *Mutex) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, err
 }
 
 // Holder returns who holds the mutex, in any process; held is false if the mutex is free. A lock of another library has a token
-// and no fence. See package [lockkeeper].
+// and no fence. See [lockkeeper.Holder].
 func (m *Mutex) Holder(ctx context.Context) (h lockkeeper.Holder, held bool, err error) {
 	list, err := access.Holders[lockkeeper.Holder](views.Holders(ctx, m.lock.AtServer()))
 	if err != nil || len(list) == 0 {
@@ -137,7 +137,7 @@ func (m *Mutex) Holder(ctx context.Context) (h lockkeeper.Holder, held bool, err
 }
 
 // Waiters returns the processes that wait, in the order in which they are served: of each process one request is queued at the
-// server, and its other callers wait in the process. See package [lockkeeper].
+// server, and its other callers wait in the process. See [lockkeeper.Holder].
 func (m *Mutex) Waiters(ctx context.Context) ([]lockkeeper.Waiter, error) {
 	return access.Waiters[lockkeeper.Waiter](views.Waiters(ctx, m.lock.AtServer()))
 }

@@ -144,12 +144,12 @@ func (l *ConcurrentLimiter) DoN(ctx context.Context, n int, fn func(ctx context.
 	return lifecycle.Do(ctx, h, fn)
 }
 
-// Adopt makes a lease from a token that holds permits; see package [lockkeeper].
+// Adopt makes a lease from a token that holds permits; see [lockkeeper.Lease.Token].
 func (l *ConcurrentLimiter) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, error) {
 	return access.Lease[lockkeeper.Lease](l.lock.Adopt(ctx, token))
 }
 
-// Holders returns who holds permits, in any process; see package [lockkeeper].
+// Holders returns who holds permits, in any process; see [lockkeeper.Holder].
 func (l *ConcurrentLimiter) Holders(ctx context.Context) ([]lockkeeper.Holder, error) {
 	return access.Holders[lockkeeper.Holder](views.Holders(ctx, l.lock.AtServer()))
 }

@@ -226,7 +226,7 @@ func limited(err error) error {
 	return err
 }
 
-// Holders returns whose permits have not returned yet, in any process; see package [lockkeeper]. ExpiresIn is how long until they
+// Holders returns whose permits have not returned yet, in any process; see [lockkeeper.Holder]. ExpiresIn is how long until they
 // do.
 func (l *Limiter) Holders(ctx context.Context) ([]lockkeeper.Holder, error) {
 	return access.Holders[lockkeeper.Holder](views.Holders(ctx, l.lock.AtServer()))

@@ -89,7 +89,7 @@ func (l *window) Resume(ctx context.Context) error {
 // Available returns how many permits are free at present under the limits in force; 0 in a pause, and if a limit was lowered
 // below what is taken. Waiters are served first, so a call for that many can be refused. Available takes no permits. It blocks
 // until the server has answered, until ctx ends, or until the keeper's retry policy gives up: for a round trip, or several if
-// many thousands of permits have returned since the last call. Errors are as for Holders; see package [lockkeeper].
+// many thousands of permits have returned since the last call. Errors are as for Holders; see [lockkeeper.Holder].
 func (l *window) Available(ctx context.Context) (int, error) {
 	t, err := l.lock.Limit(ctx, 0)
 	if err != nil {
@@ -105,7 +105,7 @@ func (l *window) Available(ctx context.Context) (int, error) {
 	return max(free, 0), nil
 }
 
-// Waiters returns who waits, in the order in which they will be served; see package [lockkeeper].
+// Waiters returns who waits, in the order in which they will be served; see [lockkeeper.Holder].
 func (l *window) Waiters(ctx context.Context) ([]lockkeeper.Waiter, error) {
 	return access.Waiters[lockkeeper.Waiter](views.Waiters(ctx, l.lock.AtServer()))
 }

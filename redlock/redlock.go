@@ -131,7 +131,7 @@ func (l *Lock) Do(ctx context.Context, fn func(ctx context.Context, fence uint64
 	return l.lock.Do(ctx, fn)
 }
 
-// Adopt makes a lease from a token that holds the lock at a majority of the servers; see package [lockkeeper]. The fence is
+// Adopt makes a lease from a token that holds the lock at a majority of the servers; see [lockkeeper.Lease.Token]. The fence is
 // that of the former lease, or a larger one that a server generated when it granted its part later. Adopt blocks until a
 // majority has answered, for at most ServerTimeout for each of two steps. The error is ErrLost if a majority no longer has the
 // token, and ErrUnavailable if too few servers answered. After an error each server keeps what it has of the token, except that a
@@ -144,7 +144,7 @@ func (l *Lock) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, erro
 // attempts of several callers have a minority each. Fence is the largest that those servers gave, and ExpiresIn the shortest of
 // theirs. A lock of another library has a token and no fence. Owner is empty while the server of the holder's first keeper does
 // not answer. Holder blocks until a majority agrees or all servers have answered, for at most ServerTimeout. The error is
-// ErrUnavailable if no majority answered. See package [lockkeeper].
+// ErrUnavailable if no majority answered. See [lockkeeper.Holder].
 func (l *Lock) Holder(ctx context.Context) (h lockkeeper.Holder, held bool, err error) {
 	part, held, err := l.lock.Holder(ctx)
 	if err != nil || !held {

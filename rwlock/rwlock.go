@@ -233,7 +233,7 @@ func (l *Lock) notOurs(x *lockkeeper.Lease) error {
 	return l.lock.Invalid("the lease of %q is not of this lock", x.Name())
 }
 
-// Adopt makes a lease from a token that holds the lock, for reading or writing; see package [lockkeeper]. The error is ErrInvalid if
+// Adopt makes a lease from a token that holds the lock, for reading or writing; see [lockkeeper.Lease.Token]. The error is ErrInvalid if
 // Options.Linger is set.
 func (l *Lock) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, error) {
 	if l.share != nil {
@@ -242,13 +242,13 @@ func (l *Lock) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, erro
 	return access.Lease[lockkeeper.Lease](l.lock.Adopt(ctx, token))
 }
 
-// Holders returns who holds the lock, in any process: readers, one writer, or nobody; see package [lockkeeper].
+// Holders returns who holds the lock, in any process: readers, one writer, or nobody; see [lockkeeper.Holder].
 func (l *Lock) Holders(ctx context.Context) ([]lockkeeper.Holder, error) {
 	return access.Holders[lockkeeper.Holder](views.Holders(ctx, l.lock.AtServer()))
 }
 
 // Waiters returns who waits: writers first, then readers, each in order (although readers go first after MaxWriterStreak
-// writers). An upgrade waits as a writer. See package [lockkeeper].
+// writers). An upgrade waits as a writer. See [lockkeeper.Holder].
 func (l *Lock) Waiters(ctx context.Context) ([]lockkeeper.Waiter, error) {
 	return access.Waiters[lockkeeper.Waiter](views.Waiters(ctx, l.lock.AtServer()))
 }

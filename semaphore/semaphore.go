@@ -200,7 +200,7 @@ func (s *Semaphore) SetLimit(ctx context.Context, limit int) error {
 // Available returns how many permits are free at present under the limit in force; 0 if the limit was lowered below what is
 // held. Waiters are served first, so a request for that many may have to wait. Available takes no permits. It blocks until the
 // server has answered, until ctx ends, or until the keeper's retry policy gives up: for a round trip, or several if many
-// thousands of leases have ended since the last call. Errors are as for Holders; see package [lockkeeper].
+// thousands of leases have ended since the last call. Errors are as for Holders; see [lockkeeper.Holder].
 func (s *Semaphore) Available(ctx context.Context) (int, error) {
 	t, err := s.lock.Limit(ctx, 0)
 	if err != nil {
@@ -209,7 +209,7 @@ func (s *Semaphore) Available(ctx context.Context) (int, error) {
 	return max(t.AtOnce-t.Held, 0), nil
 }
 
-// Adopt makes a lease from a token that holds permits; see package [lockkeeper]. The error is ErrInvalid if Options.Linger is set.
+// Adopt makes a lease from a token that holds permits; see [lockkeeper.Lease.Token]. The error is ErrInvalid if Options.Linger is set.
 func (s *Semaphore) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, error) {
 	if s.share != nil {
 		return nil, s.share.AdoptError()
@@ -217,12 +217,12 @@ func (s *Semaphore) Adopt(ctx context.Context, token string) (*lockkeeper.Lease,
 	return access.Lease[lockkeeper.Lease](s.lock.Adopt(ctx, token))
 }
 
-// Holders returns who holds permits, in any process; see package [lockkeeper].
+// Holders returns who holds permits, in any process; see [lockkeeper.Holder].
 func (s *Semaphore) Holders(ctx context.Context) ([]lockkeeper.Holder, error) {
 	return access.Holders[lockkeeper.Holder](views.Holders(ctx, s.lock.AtServer()))
 }
 
-// Waiters returns who waits, in the order in which they will be served; see package [lockkeeper].
+// Waiters returns who waits, in the order in which they will be served; see [lockkeeper.Holder].
 func (s *Semaphore) Waiters(ctx context.Context) ([]lockkeeper.Waiter, error) {
 	return access.Waiters[lockkeeper.Waiter](views.Waiters(ctx, s.lock.AtServer()))
 }
