@@ -5,6 +5,7 @@ package proptest
 var packageMutants = []mutant{
 	{"an answer older than allowed counts as recent", "internal/server/outage.go", " || now.Sub(a.Last) > maxAge {", " {", "internal/server tests/TestOutage"},
 	{"an answer counts as recent for twice its allowed age", "internal/server/outage.go", "now.Sub(a.Last) > maxAge", "now.Sub(a.Last) > 2*maxAge", "internal/server tests/TestOutage"},
+	{"a sender takes a batch before those who were answered together can add to it", "internal/transport/queue.go", "	if q.inFlight == 0 && !q.shared {\n", "	if true {\n", "internal/transport tests/TestCallersOfABatch"},
 	{"the failure of an earlier call outlives an answer", "internal/transport/answers.go", "	if at.Before(r.last) {\n		return\n	}\n", "", "internal/transport tests/TestAnswers"},
 	{"an answer to an earlier call excuses a later failure", "internal/transport/answers.go", "	case last.Before(at):\n", "	case !last.IsZero():\n", "internal/transport tests/TestAnswers"},
 	{"the failure that is reported is the one that came last", "internal/transport/answers.go", "		r.failed[1], r.err = at, err\n	}\n", "		r.failed[1] = at\n	}\n	r.err = err\n", "internal/transport tests/TestAnswers"},

@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -49,6 +50,7 @@ type nodeQueue struct {
 	answeredAt time.Time  // silence counts from here: the last answer, or the first batch after a time without any
 	endedAt    time.Time  // when a batch last ended
 	failing    bool       // the batch that ended last was not answered
+	shared     bool       // the batch that was sent last had several calls
 	record     record     // what Answers is made from
 	active     int        // senders that are not idle
 	senders    int        // goroutines
@@ -149,7 +151,7 @@ func (q *nodeQueue) sendInline(ctx context.Context, call *Call, end EndReceiver)
 // exchangeLocked sends a batch. It unlocks mu meanwhile. If the batch is sent on the Transport's own connection, the exchange
 // ends with ctx, and end is notified before.
 func (q *nodeQueue) exchangeLocked(ctx context.Context, s *sender, end EndReceiver) {
-	s.began, s.seq = time.Now(), q.seq
+	s.began, s.seq, q.shared = time.Now(), q.seq, len(s.batch) > 1
 	if q.inFlight == 0 && !q.failing {
 		q.answeredAt = s.began
 	}
@@ -294,6 +296,7 @@ func (q *nodeQueue) runSender(s *sender) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for {
+		q.gatherLocked()
 		for !q.readyLocked() || q.inFlight-q.inline >= q.limit {
 			q.active--
 			if q.closed || q.senders > q.preferred {
@@ -304,6 +307,7 @@ func (q *nodeQueue) runSender(s *sender) {
 			q.mu.Unlock()
 			<-s.wake
 			q.mu.Lock()
+			q.gatherLocked()
 		}
 		q.takeLocked(s)
 		if q.readyLocked() {
@@ -322,6 +326,17 @@ func (q *nodeQueue) runSender(s *sender) {
 			q.clearing = false
 		}
 	}
+}
+
+// gatherLocked lets the other goroutines that can run do so before the sender takes a batch, so that this has their calls as well. A case: the
+// callers of the last batch have been unblocked, and each sends its next call. A call that is alone is not delayed.
+func (q *nodeQueue) gatherLocked() {
+	if q.inFlight == 0 && !q.shared {
+		return
+	}
+	q.mu.Unlock()
+	runtime.Gosched()
+	q.mu.Lock()
 }
 
 // takeLocked takes the next batch from the queue. It is empty if all queued calls were withdrawn. A sender takes no two batches of Unawaited

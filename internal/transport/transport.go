@@ -3,8 +3,8 @@
 //
 //  1. Send queues a call at its node (queue.go). On a cluster, goroutines of the Transport look the node up.
 //  2. A sender takes what is queued as one batch, and sends it in one pipeline (exchange.go). A single call is sent at once; calls that arrive
-//     while others are in flight share a pipeline. Senders are goroutines of the Transport, because go-redis does not interrupt a read when a
-//     context ends, and callers must not be blocked by it.
+//     while others are in flight share a pipeline, as do those of callers who were answered together. Senders are goroutines of the Transport,
+//     because go-redis does not interrupt a read when a context ends, and callers must not be blocked by it.
 //  3. What the batch says about the node is recorded, so that package server can tell an outage (answers.go).
 //  4. Done is called for each call, with the reply or the error. OutcomeOf says whether the server ran it (outcome.go).
 //
@@ -266,9 +266,12 @@ func (t *Transport) addTo(node *redis.Client, call *Call) {
 	q.add(call)
 }
 
+// newQueue returns the queue of a node. It prefers few senders, because the fewer batches are in flight, the more calls share one: a batch costs
+// this process and the server a few microseconds for each write and read. Two are needed, so that the server has one while the replies to the
+// other are read.
 func (t *Transport) newQueue(node *redis.Client) *nodeQueue {
 	limit := t.rdb.Pipelines(node)
-	return &nodeQueue{t: t, limit: limit, preferred: min(limit, max(4, 2*runtime.GOMAXPROCS(0)))}
+	return &nodeQueue{t: t, limit: limit, preferred: min(limit, max(2, runtime.GOMAXPROCS(0)))}
 }
 
 // reload requests the cluster's slot map after a node did not answer. By itself the client does so only once a minute,

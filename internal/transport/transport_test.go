@@ -76,14 +76,7 @@ func subtestWith(t *testing.T, name string, o redis.Options, test func(p *fixtur
 func inBubbleWith(t *testing.T, o redis.Options, test func(p *fixture)) {
 	t.Helper()
 	embedded.Run(t, func(s *embedded.Server) {
-		p := &fixture{T: s.T, mini: s.Mini, net: s.Network()}
-		p.net.Watch(func(sent []byte) {
-			if n := bytes.Count(sent, []byte("\r\nevalsha\r\n")) + bytes.Count(sent, []byte("\r\neval\r\n")); n > 0 {
-				p.mu.Lock()
-				p.pipelineSizes = append(p.pipelineSizes, n)
-				p.mu.Unlock()
-			}
-		})
+		p := newFixture(s)
 		o.Addr, o.Dialer, o.DialerRetries = "127.0.0.1:1", p.dial, 1
 		if o.ReadTimeout == 0 {
 			o.ReadTimeout = readTimeout
@@ -97,6 +90,36 @@ func inBubbleWith(t *testing.T, o redis.Options, test func(p *fixture)) {
 			p.Error("a sender is left after Close")
 		}
 		must.Report(p, p.rdb.Close())
+	})
+}
+
+func newFixture(s *embedded.Server) *fixture {
+	p := &fixture{T: s.T, mini: s.Mini, net: s.Network()}
+	p.net.Watch(func(sent []byte) {
+		if n := bytes.Count(sent, []byte("\r\nevalsha\r\n")) + bytes.Count(sent, []byte("\r\neval\r\n")); n > 0 {
+			p.mu.Lock()
+			p.pipelineSizes = append(p.pipelineSizes, n)
+			p.mu.Unlock()
+		}
+	})
+	return p
+}
+
+// inCluster runs a test in a bubble with a Cluster of one node, of which slots says the address.
+func inCluster(t *testing.T, slots func() (addr string), test func(p *fixture, rdb *redis.ClusterClient)) {
+	t.Helper()
+	embedded.Run(t, func(s *embedded.Server) {
+		p := newFixture(s)
+		rdb := redis.NewClusterClient(&redis.ClusterOptions{
+			Dialer: p.net.Dial,
+			ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
+				return []redis.ClusterSlot{{End: 16383, Nodes: []redis.ClusterNode{{Addr: slots()}}}}, nil
+			},
+		})
+		p.Transport = New(newClient(s.T, rdb), "own")
+		test(p, rdb)
+		p.Close()
+		must.Report(p, rdb.Close())
 	})
 }
 
@@ -268,6 +291,32 @@ func TestPendingCallsArePipelined(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestCallersOfABatchShareTheNext checks that callers who are answered together, and then send their next calls, share a pipeline again.
+func TestCallersOfABatchShareTheNext(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	const callers, rounds = 50, 20
+	test := func(p *fixture) {
+		p.loadScript()
+		var all sync.WaitGroup
+		for range callers {
+			all.Go(func() {
+				for range rounds {
+					must.Report(p, (<-p.send(counterScript)).Err)
+				}
+			})
+		}
+		all.Wait()
+		p.checkRuns(fmt.Sprint(callers * rounds))
+		if got := p.sent(); len(got) > 4*rounds { // a call is alone only if others are in flight
+			p.Errorf("pipelines of %v", got)
+		}
+	}
+	subtest(t, "one server", test)
+	t.Run("a Cluster", func(t *testing.T) {
+		inCluster(t, func() string { return "10.0.0.1:6379" }, func(p *fixture, _ *redis.ClusterClient) { test(p) })
+	})
 }
 
 func TestSingleCallNotDelayedByHangingCalls(t *testing.T) {
@@ -940,16 +989,8 @@ func TestWithdrawBeforeInlineSend(t *testing.T) {
 
 // TestNodesComeAndGo checks that nothing is left of nodes that a cluster had: a pod gets another address with each restart.
 func TestNodesComeAndGo(t *testing.T) {
-	embedded.Run(t, func(s *embedded.Server) {
-		var restarts atomic.Int32
-		rdb := redis.NewClusterClient(&redis.ClusterOptions{
-			Dialer: s.Network().Dial,
-			ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
-				node := redis.ClusterNode{Addr: fmt.Sprintf("10.0.0.%d:6379", restarts.Load())}
-				return []redis.ClusterSlot{{End: 16383, Nodes: []redis.ClusterNode{node}}}, nil
-			},
-		})
-		p := &fixture{T: s.T, Transport: New(newClient(s.T, rdb), "own")}
+	var restarts atomic.Int32
+	inCluster(t, func() string { return fmt.Sprintf("10.0.0.%d:6379", restarts.Load()) }, func(p *fixture, rdb *redis.ClusterClient) {
 		for restarts.Load() < 5 {
 			for _, done := range p.sendMany(20) {
 				must.Report(p, (<-done).Err)
@@ -960,10 +1001,8 @@ func TestNodesComeAndGo(t *testing.T) {
 		}
 		p.Transport.mu.Lock()
 		if n := len(p.queues); n > 2 {
-			t.Errorf("%d queues", n)
+			p.Errorf("%d queues", n)
 		}
 		p.Transport.mu.Unlock()
-		p.Close()
-		must.Report(p, rdb.Close())
 	})
 }
