@@ -17,6 +17,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/benchmarks"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
+	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/lockkeeper/lockkeeper/rwlock"
 	"github.com/lockkeeper/lockkeeper/semaphore"
@@ -101,6 +102,7 @@ func BenchmarkInstructions(b *testing.B) {
 			})
 		}
 	}
+	run("heartbeats/fair_1000", func(v *counted) func() error { return v.beats(10, 100) })
 	run("handoff/fair_before_100000", func(v *counted) func() error {
 		v.crowd("{lock:x}:fair:", 100_000)
 		return v.handedOn(locks[1].new)
@@ -125,6 +127,36 @@ func (v *counted) crowd(keys string, n int) {
 			line = append(line, redis.Z{Score: behindAll, Member: token}, redis.Z{Score: lapse, Member: "+" + token})
 		}
 		must.OK(v, rdb.ZAdd(ctx, keys+"queue", line...).Err())
+	}
+}
+
+// beats is a heartbeat of one of so many keepers, for so many waiters of each, while somebody holds the lock.
+func (v *counted) beats(keepers, waiters int) func() error {
+	rdb := v.at.rdb(v)
+	const hour = 3_600_000
+	keys := []string{"{lock:x}:fair:holders", "{lock:x}:fair:meta", "{lock:x}:fair:queue", "{lock:x}:fair:tombstones"}
+	script := redis.NewScript(lua.Fair.Heartbeat.Text)
+	must.OK(v, rdb.Set(ctx, keys[0], "another", time.Hour).Err())
+	var commands [][]any
+	for range keepers {
+		keeper := protocol.NewKeeperID() + protocol.NewAddress("lock:", false)
+		join := []any{hour, protocol.HeartbeatRejoin, "", hour}
+		beat := []any{hour, 0, "", hour}
+		for i := range waiters {
+			token := fmt.Sprintf("%s:%s:30000.6000", keeper, strconv.FormatInt(int64(1e12)+int64(i), 36))
+			join, beat = append(join, token, 0), append(beat, token)
+		}
+		must.OK(v, script.Run(ctx, rdb, keys, join...).Err())
+		commands = append(commands, beat)
+	}
+	turn := 0
+	return func() error {
+		turn++
+		n, err := script.Run(ctx, rdb, keys, commands[turn%keepers]...).Slice()
+		if err == nil && len(n) != 7 {
+			err = fmt.Errorf("not all waited: %v", n)
+		}
+		return err
 	}
 }
 
