@@ -8,7 +8,7 @@
 --                  HEARTBEAT_UNSUBSCRIBED: the keeper does not count on its subscription
 -- ARGV[3] policy_arg  semaphore: the limits as the keeper knows them, in case they are lost; empty for others
 -- ARGV[4] queue_ttl    ms for which the queue is kept with these waiters: QUEUE_GRACE more than their heartbeats count
--- ARGV[5..] tokens  or pairs of token and place; none: only admit
+-- ARGV[5..] tokens  in the order of their places, or pairs of token and place; none: only admit
 -- returns {WAITING, now, seq, ms after which to retry or 0, 1 if there is more to admit or 0,
 --          index of the first waiter among the tokens or 0, its rank in the queue,
 --          then for each token that does not simply wait:
@@ -50,15 +50,28 @@ local function absent(index, token, at)
   end
 end
 
+-- places has the place of each token that waits. Where all waited already it has their order instead, which is enough to find the first.
 local step = rejoin and 2 or 1
 local tokens, places = {}, {}
 for i = 5, #ARGV, step do
-  tokens[#tokens + 1] = ARGV[i]
-  places[#tokens] = rejoin and tonumber(ARGV[i + 1])
+  local n = #tokens + 1
+  tokens[n], places[n] = ARGV[i], rejoin and tonumber(ARGV[i + 1]) or n
 end
 
-local lapse = HEARTBEATS + now + queue_ttl - QUEUE_GRACE + (unsubscribed and UNSUBSCRIBED or 0)
-for from = 1, #tokens, 200 do
+-- Mostly all tokens wait, and one command for each batch says so: it changes as many heartbeats, and adds none. It does not count one that
+-- is written a second time within the same ms. A string costs less than a number, which the server formats for each heartbeat.
+local lapse = string.format('%.0f', HEARTBEATS + now + queue_ttl - QUEUE_GRACE + (unsubscribed and UNSUBSCRIBED or 0))
+local prolonged = 0
+for from = 1, rejoin and 0 or #tokens, 200 do
+  local alive = {}
+  for i = from, math.min(from + 199, #tokens) do
+    alive[#alive + 1] = lapse
+    alive[#alive + 1] = '+' .. tokens[i]
+  end
+  prolonged = prolonged + call('ZADD', queue, 'XX', 'CH', unpack(alive))
+end
+
+for from = 1, prolonged < #tokens and #tokens or 0, 200 do
   local batch = {unpack(tokens, from, math.min(from + 199, #tokens))}
   local scores = call('ZMSCORE', queue, unpack(batch))
   local alive = {}
@@ -67,13 +80,13 @@ for from = 1, #tokens, 200 do
     local at = tonumber(scores[i] or nil) or absent(index, token, places[index])
     places[index] = at
     if at then
-      run.callers[token] = true
       alive[#alive + 1] = lapse
       alive[#alive + 1] = '+' .. token
     end
   end
   if #alive > 0 then call('ZADD', queue, unpack(alive)) end
 end
+for i, token in ipairs(tokens) do run.callers[token] = places[i] and true end
 if next(run.callers) then extend_expiry(queue, queue_ttl) end
 
 run.lapsed = call('ZRANGE', queue, BEHIND_WAITERS, HEARTBEATS + now, 'BYSCORE', 'LIMIT', '0', '100')

@@ -137,6 +137,49 @@ func TestNewHeadNotifiedAfterSweep(t *testing.T) {
 	})
 }
 
+// TestHeartbeatsOfMany: whichever waiters the server does not know, it says so of them alone, prolongs the heartbeats of the others, and names
+// the first of those in the queue.
+func TestHeartbeatsOfMany(t *testing.T) {
+	t.Parallel()
+	allAtTime(t, func(b *bench, pass func(time.Duration)) {
+		var tokens, joining []any
+		for i := range 401 { // more than two batches
+			token := b.token("b", i+1)
+			tokens, joining = append(tokens, token), append(joining, token, 0)
+		}
+		b.listen("c")
+		b.enqueue(b.token("a", 1), b.token("c", 1))
+		b.heartbeat(protocol.HeartbeatRejoin, joining...)
+		unknown := map[int]bool{}
+		check := func(first int) {
+			b.Helper()
+			got := b.heartbeat(0, tokens...)
+			want := []any{int64(lua.Waiting), got[1], got[2], got[3], int64(0), int64(first), int64(1)}
+			_, lapses := b.queue()
+			for i, token := range tokens {
+				switch lapse := lapses[token.(string)]; {
+				case unknown[i+1]:
+					want = append(want, int64(i+1), int64(lua.Unknown), int64(0), int64(0))
+					must.That(b, lapse == 0, "%s is back", token)
+				default:
+					must.That(b, lapse == got[1].(int64)+heartbeatTTL, "the heartbeat of %s lapses at %d, now is %d", token, lapse, got[1])
+				}
+			}
+			must.That(b, slices.Equal(got, want), "reply %v, want %v", got, want)
+		}
+		check(1) // at the same ms
+		pass(time.Millisecond)
+		check(1)
+		for _, gone := range []struct{ waiter, first int }{{401, 1}, {250, 1}, {1, 2}, {2, 3}} {
+			token := tokens[gone.waiter-1].(string)
+			must.OK(b, b.rdb.ZRem(ctx, b.keys[2], token, "+"+token).Err())
+			unknown[gone.waiter] = true
+			pass(time.Millisecond)
+			check(gone.first)
+		}
+	})
+}
+
 // After the server's clock was set back, a lease would last too long. A heartbeat cuts it to its ttl.
 func TestHeadNotifiedOfLeaseCutToTTL(t *testing.T) {
 	t.Parallel()

@@ -52,6 +52,7 @@ var packageMutants = []mutant{
 	{"a PING before the call settles a check", "internal/pubsub/ping.go", "	c.settleLocked(c.settles, true)\n	if len(c.checks) > 0 {\n", "	c.settleLocked(append(c.settles, c.checks...), true)\n	if c.checks = nil; len(c.checks) > 0 {\n", "internal/pubsub tests/Check"},
 	{"a lost message leaves the connection", "internal/pubsub/ping.go", "		if anyLost {\n", "		if anyLost && false {\n", "internal/pubsub tests/Check"},
 	{"a refused PING is taken for a refused channel", "internal/pubsub/conn.go", "	if refusesPing(err) {\n", "	if false && refusesPing(err) {\n", "internal/pubsub tests/PingRefused"},
+	{"heartbeats are in no order", "internal/keeper/queue.go", "	sortByPlace(waiters)\n", "	_ = sortByPlace\n", "internal/keeper tests/TestHeartbeatsAreInOrder"},
 	{"a grant that a heartbeat finds is not checked", "internal/keeper/queue.go", "				q.checkGrant(r, unsubscribed)\n", "				_ = q.checkGrant\n", "internal/keeper tests/WakeupLost"},
 	{"a message that is slower than a heartbeat counts as lost", "internal/keeper/messages.go", "cmp.Or(r, m.checked[x.Serial])", "cmp.Or(r, nil)", "internal/keeper tests/WakeupLost"},
 	{"a message of an earlier subscription counts as lost on this one", "internal/keeper/queue.go", "since > 0 && since <= r.Snapshot().Asked() && !unsubscribed", "since > 0 && !unsubscribed", "internal/keeper tests/WakeupLost"},

@@ -344,3 +344,46 @@ func TestFirstHoldersReadsNoOthers(t *testing.T) {
 		}
 	})
 }
+
+// TestHeartbeatsAreInOrder checks that the first of many waiters is told its position, because the server takes their order from the heartbeat.
+func TestHeartbeatsAreInOrder(t *testing.T) {
+	inBubble(t, func(s *fixture) {
+		h, l := s.hold("x", queued), s.lock("x", queued)
+		var group sync.WaitGroup
+		var cancels []context.CancelFunc
+		for i := range 50 {
+			ctx, cancel := context.WithCancel(context.Background())
+			cancels = append(cancels, cancel)
+			group.Go(func() {
+				if _, err := l.Acquire(ctx, Terms{}); err == nil {
+					s.Errorf("%d got a lease", i)
+				}
+			})
+			time.Sleep(time.Millisecond) // virtual: it is in the queue
+		}
+		cancels[0]()
+		synctest.Wait()
+		s.mu.Lock()
+		s.events = nil
+		s.mu.Unlock()
+		time.Sleep(2 * s.Config.HeartbeatInterval)
+		synctest.Wait()
+		second := s.waitingToken(l)
+		s.mu.Lock()
+		var moved []string
+		for _, e := range s.events {
+			if e.Type == Queued {
+				moved = append(moved, fmt.Sprint(e.Position, " ", e.Token == second))
+			}
+		}
+		s.mu.Unlock()
+		if fmt.Sprint(moved) != "[0 true]" {
+			s.Errorf("positions, and whether they are of the first waiter: %v", moved)
+		}
+		for _, cancel := range cancels {
+			cancel()
+		}
+		group.Wait()
+		s.must(h.Release(context.Background()))
+	})
+}

@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -224,8 +225,9 @@ func (q *waitQueue) onTimer(now time.Time) {
 		waiters = slices.Collect(maps.Keys(q.requests))
 	}
 	q.mu.Unlock()
+	sortByPlace(waiters)
 	if out.Beat == queue.First {
-		waiters = []*request{firstWaiter(waiters)}
+		waiters = waiters[:1]
 	}
 	for batch := range slices.Chunk(waiters, queue.Batch) {
 		q.send(batch)
@@ -235,19 +237,16 @@ func (q *waitQueue) onTimer(now time.Time) {
 // step passes an event to a waiter's claim.
 func (q *waitQueue) step(r *request, ev claim.Event, cause error) { r.StepAt(q.of.k.Now(), ev, cause) }
 
-// firstWaiter returns the waiter that is ahead of the others in the queue.
-func firstWaiter(waiters []*request) (first *request) {
-	least := int64(0)
+// sortByPlace sorts waiters as they are in the queue.
+func sortByPlace(waiters []*request) {
+	places := make(map[*request]int64, len(waiters))
 	for _, r := range waiters {
-		place := r.Snapshot().Place()
-		if first == nil || place < least {
-			first, least = r, place
-		}
+		places[r] = r.Snapshot().Place()
 	}
-	return first
+	slices.SortFunc(waiters, func(a, b *request) int { return cmp.Compare(places[a], places[b]) })
 }
 
-// send sends the heartbeats of some waiters in one command.
+// send sends the heartbeats of some waiters in one command, in the order of their places, by which the server finds the first of them.
 func (q *waitQueue) send(batch []*request) {
 	l := q.lock
 	q.of.k.Announce()

@@ -126,8 +126,8 @@ func (r *Resource) DecodeRenewal(call *transport.Call) (protocol.RenewReply, err
 	return Decode(call, protocol.ParseRenewReply)
 }
 
-// SetHeartbeat makes the call one of heartbeat.lua. The caller then appends to Args the token of each waiter, each followed by its place in the
-// queue if mode includes HeartbeatRejoin; place 0 is the end.
+// SetHeartbeat makes the call one of heartbeat.lua. The caller then appends to Args the token of each waiter in the order of their places, each
+// followed by its place in the queue if mode includes HeartbeatRejoin; place 0 is the end.
 func (r *Resource) SetHeartbeat(call *transport.Call, mode, waiters int) {
 	call.Urgent = true
 	r.set(call, r.scripts.Heartbeat, r.args.metadataTTL, mode, r.args.policyArg, r.args.queueTTL)

@@ -1,8 +1,10 @@
 package explore
 
 import (
+	"cmp"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -60,7 +62,7 @@ type call struct {
 	fence     int64              // of a downgrade
 	upgrade   int8               // of a downgrade: the request that is tombstoned, counted from 1; 0: none
 	uncounted bool               // of an acquire and of heartbeats: the keeper does not count on its subscription
-	places    [maxRequests]int64 // of a rejoin
+	places    [maxRequests]int64 // of a heartbeat of several or a rejoin
 }
 
 func (c call) has(r int) bool { return c.requests&(1<<r) != 0 }
@@ -351,6 +353,7 @@ func (c call) list() (list []int) {
 			list = append(list, r)
 		}
 	}
+	slices.SortStableFunc(list, func(a, b int) int { return cmp.Compare(c.places[a], c.places[b]) })
 	return list
 }
 

@@ -287,15 +287,15 @@ func (s *store) pexpire(key string, args []string) any {
 }
 
 func (s *store) zadd(key string, args []string) any {
-	onlyNew, onlyGreater := args[0] == "NX", args[0] == "GT"
-	if onlyNew || onlyGreater {
-		args = args[1:]
+	flag := func(name string) bool {
+		has := args[0] == name
+		if has {
+			args = args[1:]
+		}
+		return has
 	}
-	increment := args[0] == "INCR"
-	if increment {
-		args = args[1:]
-	}
-	v, added := s.make(key), int64(0)
+	onlyNew, onlyGreater, onlyOld, countChanged, increment := flag("NX"), flag("GT"), flag("XX"), flag("CH"), flag("INCR")
+	v, count := s.make(key), int64(0)
 	for pair := range slices.Chunk(args, 2) {
 		m := member{float(pair[0]), pair[1]}
 		i := v.member(m.name)
@@ -303,11 +303,14 @@ func (s *store) zadd(key string, args []string) any {
 			m.score += v.members[i].score
 		}
 		switch {
-		case i < 0:
-			added++
-		case onlyNew || onlyGreater && m.score <= v.members[i].score:
+		case i < 0 && onlyOld || i >= 0 && onlyNew || i >= 0 && onlyGreater && m.score <= v.members[i].score:
 			continue
+		case i < 0:
+			count++
 		default:
+			if countChanged && m.score != v.members[i].score {
+				count++
+			}
 			v.members = slices.Delete(v.members, i, i+1)
 		}
 		at, _ := slices.BinarySearchFunc(v.members, m, func(a, b member) int {
@@ -318,7 +321,8 @@ func (s *store) zadd(key string, args []string) any {
 			return s.get(key).zscore(m.name)
 		}
 	}
-	return added
+	s.removeIfEmpty(key)
+	return count
 }
 
 func (s *store) zrange(key string, args []string) any {

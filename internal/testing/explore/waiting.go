@@ -103,6 +103,11 @@ func (m *model) beat(w *world, k int) {
 		c.requests = m.first(w, k)
 	case queue.All:
 		c.requests = m.queued(w, k)
+		if c.requests&(c.requests-1) != 0 {
+			for _, r := range c.list() {
+				c.places[r] = w.requests[r].claim.Place()
+			}
+		}
 	}
 	p.heartbeat = slot{call: m.srv.call(c), sent: w.tick}
 }
