@@ -5,7 +5,6 @@
 package timers
 
 import (
-	"container/heap"
 	"sync"
 	"time"
 )
@@ -14,6 +13,7 @@ import (
 // due. The zero Scheduler is ready to use. It is safe for concurrent use.
 type Scheduler struct {
 	mu      sync.Mutex // guards the fields below
+	start   time.Time  // when a timer was first set
 	timers  timerHeap
 	timer   *time.Timer
 	armed   time.Time // when timer fires; zero if it is not running
@@ -26,7 +26,6 @@ type Scheduler struct {
 type Timer struct {
 	Handler Handler
 
-	at    time.Time
 	index int // in the heap, from 1; 0 if the timer is not set
 }
 
@@ -50,12 +49,10 @@ func (s *Scheduler) setLocked(t *Timer, at time.Time) {
 	if s.stopped {
 		return
 	}
-	t.at = at
-	if t.index > 0 {
-		heap.Fix(&s.timers, t.index-1)
-	} else {
-		heap.Push(&s.timers, t)
+	if s.start.IsZero() {
+		s.start = time.Now()
 	}
+	s.timers.set(t, at.Sub(s.start))
 	s.armLocked()
 }
 
@@ -63,7 +60,7 @@ func (s *Scheduler) setLocked(t *Timer, at time.Time) {
 func (s *Scheduler) SetIfSooner(t *Timer, at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if t.index == 0 || t.at.After(at) {
+	if t.index == 0 || s.timers[t.index-1].at > at.Sub(s.start) {
 		s.setLocked(t, at)
 	}
 }
@@ -73,7 +70,7 @@ func (s *Scheduler) Cancel(t *Timer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if t.index > 0 {
-		heap.Remove(&s.timers, t.index-1)
+		s.timers.remove(t.index - 1)
 	}
 }
 
@@ -82,8 +79,8 @@ func (s *Scheduler) Cancel(t *Timer) {
 func (s *Scheduler) Stop() {
 	s.mu.Lock()
 	s.stopped = true
-	for _, t := range s.timers {
-		t.index = 0
+	for _, e := range s.timers {
+		e.timer.index = 0
 	}
 	s.timers = nil
 	if s.timer != nil {
@@ -99,7 +96,7 @@ func (s *Scheduler) armLocked() {
 	if len(s.timers) == 0 || s.firing {
 		return
 	}
-	at := s.timers[0].at
+	at := s.start.Add(s.timers[0].at)
 	if !s.armed.IsZero() && !at.Before(s.armed) {
 		return
 	}
@@ -110,6 +107,9 @@ func (s *Scheduler) armLocked() {
 		s.timer.Reset(time.Until(at))
 	}
 }
+
+// maxDue is how many timers are taken from the heap at once, so that Set need not wait for long while very many are due.
+const maxDue = 64
 
 // fire calls the Handlers that are due, including those that become due meanwhile.
 func (s *Scheduler) fire() {
@@ -122,17 +122,18 @@ func (s *Scheduler) fire() {
 	s.firing = true
 	s.fired.Add(1)
 	defer s.fired.Done()
+	var due [maxDue]*Timer
 	for {
-		now := time.Now()
-		var due []*Timer
-		for len(s.timers) > 0 && !s.timers[0].at.After(now) {
-			due = append(due, heap.Pop(&s.timers).(*Timer))
+		now, n := time.Now(), 0
+		for n < maxDue && len(s.timers) > 0 && s.timers[0].at <= now.Sub(s.start) {
+			due[n] = s.timers.remove(0)
+			n++
 		}
-		if len(due) == 0 {
+		if n == 0 {
 			break
 		}
 		s.mu.Unlock()
-		for _, t := range due {
+		for _, t := range due[:n] {
 			t.Handler.Fire(now)
 		}
 		s.mu.Lock()
@@ -142,29 +143,73 @@ func (s *Scheduler) fire() {
 	s.mu.Unlock()
 }
 
-// timerHeap is a heap ordered by time. It implements heap.Interface.
-type timerHeap []*Timer
+// timerHeap is a heap of timers by their times: each entry is due no later than its children. It has the times itself, and up to four children
+// for an entry, because of a hundred thousand timers few are in the processor's cache.
+type timerHeap []entry
 
-func (h timerHeap) Len() int           { return len(h) }
-func (h timerHeap) Less(i, j int) bool { return h[i].at.Before(h[j].at) }
-func (h timerHeap) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].index, h[j].index = i+1, j+1
+// entry is a timer that is set.
+type entry struct {
+	at    time.Duration // after the Scheduler's start
+	timer *Timer
 }
 
-// Push implements heap.Interface.
-func (h *timerHeap) Push(x any) {
-	t := x.(*Timer)
-	*h = append(*h, t)
-	t.index = len(*h)
+const children = 4
+
+// set sets the time of a timer, and adds it unless it is in the heap.
+func (h *timerHeap) set(t *Timer, at time.Duration) {
+	i := t.index - 1
+	if i < 0 {
+		i = len(*h)
+		*h = append(*h, entry{})
+	}
+	h.put(i, entry{at, t})
 }
 
-// Pop implements heap.Interface.
-func (h *timerHeap) Pop() any {
-	old := *h
-	t := old[len(old)-1]
-	old[len(old)-1] = nil
-	*h = old[:len(old)-1]
+// remove removes the timer at position i, and returns it.
+func (h *timerHeap) remove(i int) *Timer {
+	t, last := (*h)[i].timer, len(*h)-1
+	moved := (*h)[last]
+	(*h)[last] = entry{}
+	*h = (*h)[:last]
+	if i < last {
+		h.put(i, moved)
+	}
 	t.index = 0
 	return t
+}
+
+// put puts an entry where it belongs, and shifts others into position i, which is free.
+func (h timerHeap) put(i int, e entry) {
+	for i > 0 {
+		parent := (i - 1) / children
+		if h[parent].at <= e.at {
+			break
+		}
+		h.place(i, h[parent])
+		i = parent
+	}
+	for {
+		first := children*i + 1
+		if first >= len(h) {
+			break
+		}
+		least := first
+		for c := first + 1; c < min(first+children, len(h)); c++ {
+			if h[c].at < h[least].at {
+				least = c
+			}
+		}
+		if h[least].at >= e.at {
+			break
+		}
+		h.place(i, h[least])
+		i = least
+	}
+	h.place(i, e)
+}
+
+// place puts an entry at position i.
+func (h timerHeap) place(i int, e entry) {
+	h[i] = e
+	e.timer.index = i + 1
 }

@@ -18,7 +18,7 @@ func TestTimersFireOnceInOrder(t *testing.T) {
 			start := time.Now()
 			var mu sync.Mutex
 			want := map[int]time.Duration{}
-			timers := make([]*Timer, 8)
+			timers := make([]*Timer, 24) // three levels of the heap
 			for i := range timers {
 				timers[i] = &Timer{Handler: Func(func(now time.Time) {
 					mu.Lock()
@@ -29,7 +29,7 @@ func TestTimersFireOnceInOrder(t *testing.T) {
 					delete(want, i)
 				})}
 			}
-			for range rapid.IntRange(1, 40).Draw(r, "steps") {
+			for range rapid.IntRange(1, 80).Draw(r, "steps") {
 				i := rapid.IntRange(0, len(timers)-1).Draw(r, "timer")
 				after := time.Duration(rapid.IntRange(-5, 50).Draw(r, "after")) * time.Millisecond
 				at := time.Now().Add(after)
@@ -98,7 +98,7 @@ func TestEarliestConcurrentTimeWins(t *testing.T) {
 		}
 		all.Wait()
 		c.mu.Lock()
-		at := a.at.Sub(now)
+		at := c.start.Add(c.timers[a.index-1].at).Sub(now)
 		c.mu.Unlock()
 		if at != time.Hour {
 			t.Fatalf("round %d: set to %v", round, at)
