@@ -42,11 +42,11 @@ func (l *Lock) Keeper() *Keeper { return l.k }
 // WaitLocally blocks until the caller is the first one of this process that wants the lock's name. The caller must then call LeaveLocally, which
 // admits the next one. The error is ErrClosed, the error of a wait if ctx has ended, or the judge's if the servers have not answered for too long.
 func (l *Lock) WaitLocally(ctx context.Context, j Judge) (Turn, error) {
-	return l.k.local.Wait(ctx, l.KeyOf(server.QueueKey), j)
+	return l.k.local.Wait(ctx, l.Key(), j)
 }
 
 // LeaveLocally ends the turn that began when WaitLocally returned.
-func (l *Lock) LeaveLocally() { l.k.local.Leave(l.KeyOf(server.QueueKey)) }
+func (l *Lock) LeaveLocally() { l.k.local.Leave(l.Key()) }
 
 // NewToken returns a token for a new request of this lock, with flags and a number that the policy reads, and a note of the caller; see
 // protocol.Token.

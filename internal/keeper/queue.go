@@ -24,7 +24,7 @@ type waitQueues struct {
 	rules queue.Rules
 
 	mu     sync.Mutex            // guards the field below
-	byName map[string]*waitQueue // by the key of the server's queue
+	byName map[string]*waitQueue // by the key of the lock
 }
 
 func newWaitQueues(k *Keeper) *waitQueues {
@@ -65,7 +65,7 @@ func (q *waitQueue) setTimerLocked(out *queue.Effects) {
 
 // join adds a request that the server has queued to the queue of its name, and schedules the next heartbeat. The caller holds the request's Mu.
 func (ws *waitQueues) join(r *request) {
-	l, key := r.lock.AtServer(), r.lock.KeyOf(server.QueueKey)
+	l, key := r.lock.AtServer(), r.lock.Key()
 	id, _, _ := strings.Cut(r.token, ":")
 	ws.mu.Lock()
 	ws.k.Subscriber.Use(l.Channel, id)
@@ -105,7 +105,7 @@ func (ws *waitQueues) waiters() (n int) {
 func (ws *waitQueues) leave(r *request) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	key := r.lock.KeyOf(server.QueueKey)
+	key := r.lock.Key()
 	if q := ws.byName[key]; q != nil && q.leave(r) {
 		delete(ws.byName, key)
 		ws.k.Subscriber.Release(q.lock.Channel)
@@ -161,7 +161,7 @@ func (ws *waitQueues) heartbeatsOf(channel string) {
 // stay free until the next heartbeat.
 func (ws *waitQueues) wasEmpty(l *server.Resource, sent time.Time) {
 	ws.mu.Lock()
-	q := ws.byName[l.KeyOf(server.QueueKey)]
+	q := ws.byName[l.Key()]
 	ws.mu.Unlock()
 	if q == nil {
 		return
@@ -188,7 +188,7 @@ func (ws *waitQueues) heartbeatIfStale(key string) {
 
 // queueLocked returns the waitQueue that has the request, or nil if the request has left.
 func (ws *waitQueues) queueLocked(r *request) *waitQueue {
-	q := ws.byName[r.lock.KeyOf(server.QueueKey)]
+	q := ws.byName[r.lock.Key()]
 	if q == nil {
 		return nil
 	}

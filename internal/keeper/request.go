@@ -119,7 +119,7 @@ func (r *request) wait(ctx context.Context) {
 			<-r.lock.k.ending
 			return
 		case <-near:
-			r.lock.k.queues.heartbeatIfStale(r.lock.KeyOf(server.QueueKey))
+			r.lock.k.queues.heartbeatIfStale(r.lock.Key())
 		}
 	}
 }

@@ -27,36 +27,53 @@ type Keys struct {
 	Meta       string // hash: metadata, such as the last fence
 	Queue      string // zset: the waiters' tokens by place, and their heartbeats; see HEARTBEATS in lua/lib/constants.lua
 	Tombstones string // zset: tokens by the time until which their requests are refused
-
-	tag string
 }
 
 // KeysOf derives the keys of a name. If plain is set, the lock's own key is prefix + name, so that it can be shared with
 // other libraries; otherwise it is named like the other keys.
 func KeysOf(prefix, name, kind string, plain bool) (Keys, error) {
-	if name == "" {
-		return Keys{}, fmt.Errorf("%w: the name is empty", ErrBadName)
-	}
-	if len(name) > MaxLength {
-		return Keys{}, fmt.Errorf("%w: %q… has %d bytes, the maximum is %d", ErrBadName, name[:32], len(name), MaxLength)
-	}
-	base := prefix + name
-	tag, err := hashTag(base)
-	if err != nil {
+	if err := CheckName(prefix, name, plain); err != nil {
 		return Keys{}, err
 	}
-	if tag == base && isOnlyTag(base) {
-		return Keys{}, fmt.Errorf("%w: %q consists of a hash tag alone, so it would share its keys with %q; leave out the braces", ErrBadName, base, base[1:len(base)-1])
-	}
-	own := tag + ":" + kind + ":"
-	k := Keys{Lock: own + "holders", Meta: own + "meta", Queue: own + "queue", Tombstones: own + "tombstones", tag: tag}
-	if plain {
-		if suffix := reservedSuffix(base); tag == base && suffix != "" {
-			return Keys{}, fmt.Errorf("%w: %q ends in %q, which is reserved for the keys of other locks; choose another ending", ErrBadName, name, suffix)
+	of := func(key lua.Key) string { return KeyOf(prefix, name, kind, plain, key) }
+	return Keys{of(lua.LockKey), of(lua.MetaKey), of(lua.QueueKey), of(lua.TombstonesKey)}, nil
+}
+
+// KeyOf returns one of the keys that KeysOf derives, of a name that CheckName accepts.
+func KeyOf(prefix, name, kind string, plain bool, key lua.Key) string {
+	part := key.String()
+	if key == lua.LockKey {
+		if plain {
+			return prefix + name
 		}
-		k.Lock = base
+		part = "holders"
 	}
-	return k, nil
+	base := prefix + name
+	if hasTag(base) {
+		return base + ":" + kind + ":" + part
+	}
+	return "{" + base + "}:" + kind + ":" + part
+}
+
+// CheckName returns an error if a name has no keys under the prefix.
+func CheckName(prefix, name string, plain bool) error {
+	if name == "" {
+		return fmt.Errorf("%w: the name is empty", ErrBadName)
+	}
+	if len(name) > MaxLength {
+		return fmt.Errorf("%w: %q… has %d bytes, the maximum is %d", ErrBadName, name[:32], len(name), MaxLength)
+	}
+	base := prefix + name
+	if err := checkTag(base); err != nil {
+		return err
+	}
+	if hasTag(base) && isOnlyTag(base) {
+		return fmt.Errorf("%w: %q consists of a hash tag alone, so it would share its keys with %q; leave out the braces", ErrBadName, base, base[1:len(base)-1])
+	}
+	if suffix := reservedSuffix(base); plain && hasTag(base) && suffix != "" {
+		return fmt.Errorf("%w: %q ends in %q, which is reserved for the keys of other locks; choose another ending", ErrBadName, name, suffix)
+	}
+	return nil
 }
 
 // CheckPrefix returns an error if names cannot follow the prefix.
@@ -64,17 +81,14 @@ func CheckPrefix(prefix string) error {
 	if len(prefix) > MaxLength {
 		return fmt.Errorf("%w: %q… has %d bytes, the maximum is %d", ErrBadName, prefix[:32], len(prefix), MaxLength)
 	}
-	if _, err := hashTag(prefix); err != nil && prefix != "" {
-		return err
-	}
-	return nil
+	return checkTag(prefix)
 }
 
 // OwnerKey returns the key of a keeper's label, which no name has. The labels of all keepers of a prefix are in one slot of a cluster.
 func OwnerKey(prefix, keeper string) string {
 	tag := "{lockkeeper}"
 	if prefix != "" {
-		tag, _ = hashTag(prefix) // checked by CheckPrefix
+		tag = hashTag(prefix)
 	}
 	return tag + ownerPart + keeper
 }
@@ -91,22 +105,30 @@ const ownerPart = ":owner:"
 // All returns the keys in the order in which scripts take them.
 func (k Keys) All() []string { return []string{k.Lock, k.Meta, k.Queue, k.Tombstones} }
 
-// ChannelPrefix returns the prefix of the name's sharded channels. A keeper's id follows it.
-func (k Keys) ChannelPrefix() string { return k.tag + ":wake:" }
+// ChannelPrefix returns the prefix of the sharded channels of a name. A keeper's id follows it.
+func ChannelPrefix(prefix, name string) string { return hashTag(prefix+name) + ":wake:" }
 
 // hashTag returns the base if it contains a hash tag, and otherwise encloses it in one, so that keys that start with the
 // result are in the same slot as base.
-func hashTag(base string) (string, error) {
+func hashTag(base string) string {
+	if hasTag(base) {
+		return base
+	}
+	return "{" + base + "}"
+}
+
+// hasTag reports whether a base contains a hash tag.
+func hasTag(base string) bool {
 	open := strings.IndexByte(base, '{')
-	if open >= 0 {
-		if length := strings.IndexByte(base[open+1:], '}'); length > 0 {
-			return base, nil
-		}
+	return open >= 0 && strings.IndexByte(base[open+1:], '}') > 0
+}
+
+// checkTag returns an error if a base cannot be enclosed in a hash tag and contains none.
+func checkTag(base string) error {
+	if !hasTag(base) && strings.IndexByte(base, '}') >= 0 {
+		return fmt.Errorf("%w: %q contains a } but no hash tag such as {user}, so its keys could be in different slots of a cluster; remove the } or add a { before it", ErrBadName, base)
 	}
-	if strings.IndexByte(base, '}') >= 0 {
-		return "", fmt.Errorf("%w: %q contains a } but no hash tag such as {user}, so its keys could be in different slots of a cluster; remove the } or add a { before it", ErrBadName, base)
-	}
-	return "{" + base + "}", nil
+	return nil
 }
 
 // isOnlyTag reports whether a base that contains a hash tag consists of that tag alone. The name within the braces would

@@ -101,7 +101,7 @@ func checkNames(t interface{ Errorf(string, ...any) }, prefix, name, other strin
 			t.Errorf("%q was accepted", name)
 		}
 		seen := map[string]bool{}
-		for _, key := range append(k.All(), k.ChannelPrefix()+"id") {
+		for _, key := range append(k.All(), ChannelPrefix(prefix, name)+"id") {
 			if hashed(key) != hashed(prefix+name) || seen[key] {
 				t.Errorf("%q + %q: %q hashes %q", prefix, name, key, hashed(key))
 			}

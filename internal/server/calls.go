@@ -18,7 +18,7 @@ func (r *Resource) set(call *transport.Call, s *lua.Script, args ...any) {
 	call.Key = r.KeyOf(LockKey)
 	var keys [4]any
 	for i, key := range s.Keys {
-		keys[i] = r.keys[key]
+		keys[i] = r.key(key)
 	}
 	call.SetCommand(s, keys[:len(s.Keys)], args...)
 }

@@ -27,15 +27,13 @@ type Spec struct {
 	PolicyArg   string        // of the policy, if it takes one
 }
 
-// Resource is one name of one primitive at a server: keys, scripts, and arguments of calls. It is immutable, and safe for concurrent use.
+// Resource is one name of one primitive at a server: keys, scripts, and arguments of calls. It is immutable but for what it makes when it is
+// first used, and safe for concurrent use.
 type Resource struct {
 	*sharedParams
 	s        *Server
-	scripts  *lua.Set
-	fast     *lua.Fast
 	name     string
-	keys     [4]any                    // of every command, as strings, by the indexes below
-	ClaimTTL int64                     // ms: of a lease granted by a message, until it is confirmed
+	keys     [4]atomic.Value           // of every command, as strings, by the indexes below; see key
 	released atomic.Pointer[lockError] // see ReleasedError
 }
 
@@ -57,28 +55,26 @@ type scriptArgs struct {
 
 // sharedParams are parameters shared by locks with identical settings, to save memory.
 type sharedParams struct {
-	TTL     int64  // ms
-	Channel string // prefix of the channels on which this keeper receives wake-ups
-	args    scriptArgs
+	TTL      int64  // ms
+	ClaimTTL int64  // ms: of a lease granted by a message, until it is confirmed
+	Channel  string // prefix of the channels on which this keeper receives wake-ups
+	scripts  *lua.Set
+	fast     *lua.Fast
+	args     scriptArgs
 }
 
 // InitResource sets r, which is zero, to what a spec describes. The error is ErrInvalid.
 func (s *Server) InitResource(r *Resource, spec Spec) error {
-	keys, err := protocol.KeysOf(s.Config.Prefix, spec.Name, spec.Scripts.KeyKind, spec.Scripts.PlainKey)
-	if err != nil {
+	if err := protocol.CheckName(s.Config.Prefix, spec.Name, spec.Scripts.PlainKey); err != nil {
 		return Invalid("%w", err)
 	}
 	if err := CheckTTL("TTL", spec.TTL); err != nil {
 		return err
 	}
 	ttl := spec.TTL.Milliseconds()
-	r.s, r.scripts, r.name, r.ClaimTTL = s, spec.Scripts, spec.Name, min(ttl, s.Config.HeartbeatTimeout.Milliseconds())
-	for i, key := range keys.All() {
-		r.keys[i] = key
-	}
 	sharded, channelPrefix := s.Subscriber.Sharded(), s.Config.Prefix+"wake:"
 	if sharded {
-		channelPrefix = keys.ChannelPrefix()
+		channelPrefix = protocol.ChannelPrefix(s.Config.Prefix, spec.Name)
 	}
 	metadataTTL := ttl + spec.MetadataTTL.Milliseconds()
 	args := scriptArgs{
@@ -86,14 +82,17 @@ func (s *Server) InitResource(r *Resource, spec Spec) error {
 		queueTTL: protocol.QueueTTL(s.Config.HeartbeatTimeout.Milliseconds()), channelPrefix: channelPrefix, epoch: protocol.EpochOf(metadataTTL),
 	}
 	args.fast.epoch = protocol.EpochArg(metadataTTL)
-	r.fast = protocol.FastOf(spec.Scripts, spec.PolicyArg)
-	if r.scripts.Limit != nil {
-		args.fast.limits = args.policyArg
+	params := sharedParams{
+		TTL: ttl, ClaimTTL: min(ttl, s.Config.HeartbeatTimeout.Milliseconds()), Channel: channelPrefix,
+		scripts: spec.Scripts, fast: protocol.FastOf(spec.Scripts, spec.PolicyArg), args: args,
 	}
-	if !r.FastOfWindow() {
-		args.fast.ttl = args.ttl
+	if params.scripts.Limit != nil {
+		params.args.fast.limits = args.policyArg
 	}
-	params := sharedParams{ttl, channelPrefix, args}
+	if !params.FastOfWindow() {
+		params.args.fast.ttl = args.ttl
+	}
+	r.s, r.name = s, spec.Name
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.params == nil || *s.params != params {
@@ -122,16 +121,27 @@ func (r *Resource) Key() string { return r.KeyOf(LockKey) }
 func (r *Resource) Fast() *lua.Fast { return r.fast }
 
 // FastOfWindow reports whether the fast script that acquires is window_acquire.lua, which takes one permit and no ttl and replies what remains.
-func (r *Resource) FastOfWindow() bool { return r.fast == &r.scripts.FastWindow }
+func (p *sharedParams) FastOfWindow() bool { return p.fast == &p.scripts.FastWindow }
 
 // KeyOf returns one of the lock's keys.
-func (r *Resource) KeyOf(index lua.Key) string { return r.keys[index].(string) }
+func (r *Resource) KeyOf(index lua.Key) string { return r.key(index).(string) }
+
+// key returns one of the lock's keys, as an argument of commands. It is made when it is first used, because of the four that a lock has, a lease
+// that nobody waits for uses two.
+func (r *Resource) key(index lua.Key) any {
+	key := r.keys[index].Load()
+	if key == nil {
+		key = protocol.KeyOf(r.s.Config.Prefix, r.name, r.scripts.KeyKind, r.scripts.PlainKey, index)
+		r.keys[index].Store(key)
+	}
+	return key
+}
 
 // PolicyArg returns the argument of the policy for requests that have none of their own.
 func (r *Resource) PolicyArg() any { return r.args.policyArg }
 
 // Same reports whether both are the same lock, perhaps with other settings.
-func (r *Resource) Same(other *Resource) bool { return r.keys == other.keys && r.s == other.s }
+func (r *Resource) Same(other *Resource) bool { return r.s == other.s && r.Key() == other.Key() }
 
 // CheckTTL returns an ErrInvalid that names the option if a duration cannot be that of a lease.
 func CheckTTL(option string, d time.Duration) error {

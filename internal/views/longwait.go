@@ -66,7 +66,7 @@ func (w *longWait) becameLong() {
 func (ws *LongWaits) add(w *longWait) bool {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	if !ws.mayLogLocked(w.lock.KeyOf(server.QueueKey), time.Now(), ws.Bound) {
+	if !ws.mayLogLocked(w.lock.Key(), time.Now(), ws.Bound) {
 		return false
 	}
 	ws.due = append(ws.due, w)

@@ -25,7 +25,7 @@ var notSent = []any{}
 
 // usedCommands are the commands whose rules docs/operations.md lists.
 func usedCommands(keys *protocol.Keys, plain string) []usedCommand {
-	key, channel, sharded := keys.Meta, plain, keys.ChannelPrefix()+"doctor"
+	key, channel, sharded := keys.Meta, plain, protocol.ChannelPrefix("", plain)+"doctor"
 	return []usedCommand{
 		{args: inspectCommand(keys, true)},
 		{args: inspectCommand(keys, false)},
