@@ -105,6 +105,7 @@ type Keeper struct {
 	onClose      map[CloseObserver]struct{}
 	replicas     map[string]int                 // the most replicas seen at a primary, by its address
 	fastBackoffs *lru.Map[*server.FastBackoffs] // by the lock's key
+	settings     *settings                      // of the last Lock; the next one shares them if they are the same
 }
 
 // maxFastBackoffs is how many names keep their FastBackoffs: those for which a Lock was made last.

@@ -136,7 +136,7 @@ func TestTryLockHonorsMaxElapsed(t *testing.T) {
 func TestFailedCallIsUnavailable(t *testing.T) {
 	call := &transport.Call{Err: io.EOF, Reply: []int64{lua.Granted, 1, 2, 3}}
 	_, acquire := server.Decode(call, protocol.ParseAcquireReply)
-	limited := &Lock{spec: Spec{Limits: &Limits{Window: 1, Per: time.Second}}}
+	limited := &Lock{settings: &settings{spec: Spec{Limits: &Limits{Window: 1, Per: time.Second}}}}
 	asked := &askCall{r: &request{Lease: &Lease{lock: limited}, terms: Terms{quota: &Quota{}}}}
 	asked.Err, asked.Reply = call.Err, call.Reply
 	_, allow := asked.decode()

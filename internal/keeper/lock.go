@@ -29,10 +29,15 @@ type Spec struct {
 // locks of the name share.
 type Lock struct {
 	server.Resource
+	*settings
 	FastBackoff *server.FastBackoffs // of the name
-	Rules       claim.Rules          // of its leases
 	k           *Keeper
-	spec        Spec
+}
+
+// settings are shared by locks with identical ones, to save memory.
+type settings struct {
+	Rules claim.Rules // of the leases
+	spec  Spec        // without the name
 }
 
 // AtServer returns the lock as package server has it.
@@ -75,14 +80,15 @@ func (k *Keeper) newLock(spec Spec) (*Lock, error) {
 		}
 	}
 	shared.TTL = spec.TTL
-	l := &Lock{k: k, spec: spec}
+	l := &Lock{k: k}
 	if err := k.InitResource(l.AtServer(), shared); err != nil {
 		return nil, err
 	}
-	l.Rules = claim.Rules{
+	of := settings{spec: spec, Rules: claim.Rules{
 		TTL: l.TTL, ClaimTTL: l.ClaimTTL, HeartbeatTimeout: k.Config.HeartbeatTimeout, MetadataTTL: k.Config.MetadataTTL,
 		MaxLifetime: spec.MaxLifetime, NoRenewal: spec.NoRenewal, ByClock: spec.Limits.clockOnly(),
-	}
+	}}
+	of.spec.Name = ""
 	switch ack := k.cfg.ReplicaAck; {
 	case !ack.enabled():
 	case spec.Limits.clockOnly() && ack.Timeout >= spec.Limits.Per:
@@ -101,11 +107,19 @@ func (k *Keeper) newLock(spec Spec) (*Lock, error) {
 		k.fastBackoffs.Add(l.Key(), shares)
 	}
 	l.FastBackoff = shares
+	if k.settings == nil || *k.settings != of {
+		k.settings = &of
+	}
+	l.settings = k.settings
 	return l, nil
 }
 
 // Spec describes the lock.
-func (l *Lock) Spec() Spec { return l.spec }
+func (l *Lock) Spec() Spec {
+	spec := l.spec
+	spec.Name = l.Name()
+	return spec
+}
 
 // newToken returns the token of a new request, and its serial, which shares the token's memory. The policy reads the flags and the
 // number, people read the note.
