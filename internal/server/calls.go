@@ -13,12 +13,13 @@ import (
 // that are the same in each call are of type any, so that they are boxed once. A test in package lua compares the arguments of set with
 // the header of the script, by their names. The replies are read by Decode, with a function of package protocol.
 
-// set makes the call one of script s. Arguments that are nil are left out.
+// set makes the call one of script s. Arguments that are nil are left out. The keys are kept for the next call, but those of acquire.lua: it runs
+// once for a new name, and a lease that nobody waits for needs two of its four keys again.
 func (r *Resource) set(call *transport.Call, s *lua.Script, args ...any) {
 	call.Key = r.KeyOf(LockKey)
 	var keys [4]any
 	for i, key := range s.Keys {
-		keys[i] = r.key(key)
+		keys[i] = r.key(key, s != r.scripts.Acquire)
 	}
 	call.SetCommand(s, keys[:len(s.Keys)], args...)
 }

@@ -124,15 +124,16 @@ func (r *Resource) Fast() *lua.Fast { return r.fast }
 func (p *sharedParams) FastOfWindow() bool { return p.fast == &p.scripts.FastWindow }
 
 // KeyOf returns one of the lock's keys.
-func (r *Resource) KeyOf(index lua.Key) string { return r.key(index).(string) }
+func (r *Resource) KeyOf(index lua.Key) string { return r.key(index, true).(string) }
 
-// key returns one of the lock's keys, as an argument of commands. It is made when it is first used, because of the four that a lock has, a lease
-// that nobody waits for uses two.
-func (r *Resource) key(index lua.Key) any {
+// key returns one of the lock's keys, as an argument of commands. It is made when it is first needed, and then kept if keep is set.
+func (r *Resource) key(index lua.Key, keep bool) any {
 	key := r.keys[index].Load()
 	if key == nil {
 		key = protocol.KeyOf(r.s.Config.Prefix, r.name, r.scripts.KeyKind, r.scripts.PlainKey, index)
-		r.keys[index].Store(key)
+		if keep {
+			r.keys[index].Store(key)
+		}
 	}
 	return key
 }

@@ -18,7 +18,7 @@ import (
 // The bounds of the core keep it from growing unnoticed: lower them with each step that makes it smaller, and raise them only for what the
 // library gains.
 const (
-	maxCoreLines = 15_228
+	maxCoreLines = 15_322
 	maxNamesakes = 4 // types called Lock or Lease
 )
 
