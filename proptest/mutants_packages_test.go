@@ -59,6 +59,7 @@ var packageMutants = []mutant{
 	{"unused channels are looked for twice as late", "internal/pubsub/subscriber.go", "		s.sweepLaterLocked(max(next, sweepInterval))\n", "		s.sweepLaterLocked(channelIdleTimeout + next)\n", "fair tests/TestConformance/cluster_over_minutes"},
 	{"a channel is unused since it was subscribed", "internal/pubsub/subscriber.go", "left := channelIdleTimeout - time.Since(ch.idleSince)", "left := channelIdleTimeout - time.Since(ch.subscribedAt)", "fair tests/TestConformance/cluster_over_minutes"},
 	{"a call under way does not count", "internal/transport/answers.go", "	for _, at := range r.underWay {\n", "	for _, at := range r.underWay[:0] {\n", "internal/keeper tests/TestWaitError"},
+	{"a request is repeated by the fast script", "internal/claim/request.go", "out.Ask, out.AskGeneral = true, again", "out.Ask, out.AskGeneral = true, false", "ratelimit tests/TestLostReplyOfLastPermit"},
 	{"no heartbeat is sent near the deadline of a waiter", "internal/keeper/request.go", "			r.lock.k.queues.heartbeatIfStale(r.lock.Key())\n", "", "fair tests/TestConformance/cases/embedded/61"},
 	{"a server is asked again, which is not noted", "internal/quorum/member.go", "	s.ask(asked)\n", "	s.asked = asked\n", "internal/quorum tests"},
 	{"Close leaves to the caller what it finds of a part that is asked for", "internal/claim/request.go", " || c.mode == Part && reason != ByClose {", " || c.mode == Part {", "internal/quorum tests/CloseDuringAttempt"},

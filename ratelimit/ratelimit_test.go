@@ -16,6 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/conformance"
 	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
+	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/lua"
@@ -248,6 +249,27 @@ func TestReplicaAckOfLostPermit(t *testing.T) {
 		loses.Store(true)
 		_, err := l.Allow(ctx)
 		check.That(s, errors.Is(err, lockkeeper.ErrLost) && ctx.Err() == nil, "error %v, want ErrLost", err)
+		must.OK(s, k.Close())
+	})
+}
+
+// TestLostReplyOfLastPermit checks that a call that has taken the last permit is allowed, though the window is full when it is repeated.
+func TestLostReplyOfLastPermit(t *testing.T) {
+	embedded.Run(t, func(s *embedded.Server) {
+		network := s.Network()
+		rdb := redis.NewClient(network.Options(time.Second))
+		defer func() { must.OK(s, rdb.Close()) }()
+		k := must.Get(lockkeeper.New(rdb, nil))(s)
+		l := must.Get(ratelimit.New(k, "x", 40, time.Minute, nil))(s)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		for range 39 { // meanwhile the fast script begins to decide
+			must.Get(l.Allow(ctx))(s)
+			time.Sleep(time.Millisecond) // it draws no fence twice from the same time
+		}
+		network.Break("evalsha", 1, faultnet.CutReply)
+		last, next := must.Get(l.Allow(ctx))(s), must.Get(l.Allow(ctx))(s)
+		check.That(s, last.Allowed && last.Remaining == 0 && !next.Allowed, "the last %+v, then %+v", last, next)
 		must.OK(s, k.Close())
 	})
 }

@@ -61,7 +61,7 @@ type Claim struct {
 	mode    Mode
 	reason  Reason // why the request has failed or the lease has ended
 	copies  copies // the calls that asked for the lease
-	general bool   // the fast script has not decided the request or the release; not a state, because it would double Asking and Releasing
+	general bool   // the fast script has not decided the release; not a state, because it would double Releasing
 
 	request
 	lease

@@ -25,7 +25,7 @@ func (c *Claim) asking(r *Rules, now Instant, e *Event, out *Effects) {
 		c.asked = now
 		c.ask(false, out)
 	case Timer: // the pause is over
-		c.ask(false, out)
+		c.ask(true, out)
 	case Replied:
 		c.replied(r, now, e, out)
 	case AskFailed:
@@ -34,7 +34,7 @@ func (c *Claim) asking(r *Rules, now Instant, e *Event, out *Effects) {
 		case last || e.Exhausted && c.mode != Part || c.mode == Part && e.Outcome != InDoubt:
 			c.fail(r, now, ByError, out)
 		case c.mode == Part:
-			c.ask(false, out)
+			c.ask(true, out)
 		default:
 			out.Pause = true
 		}
@@ -63,11 +63,11 @@ func (c *Claim) pending(r *Rules, now Instant, e *Event, out *Effects) {
 	}
 }
 
-// ask sends the request: by the general script, if general is set or the fast script has not decided before.
-func (c *Claim) ask(general bool, out *Effects) {
+// ask sends the request. When it is sent again, only the general script will do, because a fast one may not look whether the token has
+// what it asks for already.
+func (c *Claim) ask(again bool, out *Effects) {
 	c.copies.sent()
-	c.general = c.general || general
-	out.Ask, out.AskGeneral = true, c.general
+	out.Ask, out.AskGeneral = true, again
 }
 
 // failedTry counts an attempt that has brought nothing, and reports whether it was the last one that the mode allows.
@@ -98,11 +98,11 @@ func (c *Claim) replied(r *Rules, now Instant, e *Event, out *Effects) {
 			return
 		}
 		// The lease has ended already. The request is sent again, as after a reply that does not come, but at once.
-		c.late, c.general = true, false
+		c.late = true
 		if c.failedTry() || e.Exhausted || c.mode == Part {
 			c.fail(r, now, ByLateness, out)
 		} else {
-			c.ask(false, out)
+			c.ask(true, out)
 		}
 	case Queued:
 		c.wait(r, now, e, out)

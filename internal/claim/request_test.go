@@ -7,7 +7,7 @@ import (
 
 func TestRequest(t *testing.T) {
 	inDoubt := Event{Kind: AskFailed, Outcome: InDoubt, Retryable: true}
-	check(t, "the fast script decides nothing, and the general one is repeated as such", New(Try, false, false), []step{
+	check(t, "the fast script decides nothing, and the general one is repeated", New(Try, false, false), []step{
 		called,
 		{1, Event{Kind: Replied, Code: Undecided, Fast: true}, Asking, "Ask AskGeneral"},
 		{2, Event{Kind: AskFailed, Outcome: NotSent, Retryable: true}, Asking, "Pause"},
@@ -22,18 +22,18 @@ func TestRequest(t *testing.T) {
 	check(t, "a try is sent three times at most", New(Try, false, false), []step{
 		called,
 		{1, inDoubt, Asking, "Pause"},
-		{2, Event{Kind: Timer}, Asking, "Ask"},
-		{20_000, granted.e, Asking, "Ask"}, // too late
+		{2, Event{Kind: Timer}, Asking, "Ask AskGeneral"},
+		{20_000, granted.e, Asking, "Ask AskGeneral"}, // too late
 		{20_001, inDoubt, Releasing, "Deliver Release StopTimer"},
 	}, hasReason(ByError), hasTombstone(true))
 	check(t, "a caller who waits asks for as long as the retry policy allows", New(Wait, false, false), []step{
 		called,
 		{1, inDoubt, Asking, "Pause"},
-		{2, Event{Kind: Timer}, Asking, "Ask"},
+		{2, Event{Kind: Timer}, Asking, "Ask AskGeneral"},
 		{3, inDoubt, Asking, "Pause"},
-		{4, Event{Kind: Timer}, Asking, "Ask"},
+		{4, Event{Kind: Timer}, Asking, "Ask AskGeneral"},
 		{5, inDoubt, Asking, "Pause"},
-		{6, Event{Kind: Timer}, Asking, "Ask"},
+		{6, Event{Kind: Timer}, Asking, "Ask AskGeneral"},
 		{7, Event{Kind: AskFailed, Outcome: InDoubt, Retryable: true, Exhausted: true}, Releasing, "Deliver Release StopTimer"},
 	}, hasReason(ByError), hasTombstone(true))
 	check(t, "it was never sent, so it leaves nothing", New(Wait, false, false), []step{
@@ -66,7 +66,7 @@ func TestRequest(t *testing.T) {
 	check(t, "refused, with a copy in doubt that may be granted yet", New(Try, false, false), []step{
 		called,
 		{1, inDoubt, Asking, "Pause"},
-		{2, Event{Kind: Timer}, Asking, "Ask"},
+		{2, Event{Kind: Timer}, Asking, "Ask AskGeneral"},
 		{3, Event{Kind: Replied, Code: Denied}, Releasing, "Deliver Release StopTimer"},
 	}, hasTombstone(true))
 	check(t, "refused by the fast script, but it may wait", New(Wait, false, false),
@@ -99,7 +99,7 @@ func TestPart(t *testing.T) {
 	inDoubt := Event{Kind: AskFailed, Outcome: InDoubt, Retryable: true}
 	check(t, "it is sent twice, if the first call may have run", New(Part, false, false), []step{
 		called,
-		{1, inDoubt, Asking, "Ask"},
+		{1, inDoubt, Asking, "Ask AskGeneral"},
 		{2, inDoubt, Over, "Deliver Finished StopTimer"},
 	}, func(t *testing.T, c *Claim) {
 		if !c.NeedsCleanup() {

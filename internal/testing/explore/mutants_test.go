@@ -88,7 +88,7 @@ func TestSearchFindsDeliberateBugs(t *testing.T) {
 		"a reply that comes too late ends the request's efforts": {
 			config: config{set: lua.Mutex, ticks: 2, slow: 1}, problem: notServed,
 			file: "internal/claim/request.go",
-			old:  "		} else {\n			c.ask(false, out)\n		}\n	case Queued:",
+			old:  "		} else {\n			c.ask(true, out)\n		}\n	case Queued:",
 			new:  "		}\n	case Queued:",
 		},
 		"a token is not tombstoned though a copy is under way": {
