@@ -1,4 +1,4 @@
-package lockkeeper_test
+package layout
 
 import (
 	"os"
