@@ -143,7 +143,7 @@ oldest-go: ## vets it with the oldest Go that go.mod lets in, and runs the tests
 	@need=$$(go list -m -f '{{if not .Main}}{{.GoVersion}}{{end}}' all | sort -V | tail -n 1); \
 	test "$$need" = $(OLDEST_GO) || { echo "go.mod asks for Go $(OLDEST_GO), what it depends on for $$need"; exit 1; }
 	GOTOOLCHAIN=go$(OLDEST_GO) go vet ./...
-	GOTOOLCHAIN=go$(OLDEST_GO) $(GOTEST) . ./mutex ./fair ./internal/keeper ./internal/share ./internal/server ./internal/transport ./internal/pubsub
+	GOTOOLCHAIN=go$(OLDEST_GO) $(GOTEST) . ./mutex ./fair ./internal/keeper ./internal/share ./internal/server ./internal/transport ./internal/pubsub ./internal/testing/processes
 
 examples-test: ## the examples that are modules of their own
 	cd examples/fencing && $(GOTEST) ./...

@@ -13,21 +13,16 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
+	"github.com/lockkeeper/lockkeeper/internal/testing/processes"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/lockkeeper/lockkeeper/redlock"
 	"github.com/lockkeeper/lockkeeper/rwlock"
 )
 
-// rwlock returns the read-write lock x.
-func (p *process) rwlock(options *rwlock.Options) *rwlock.Lock {
-	p.b.Helper()
-	return must.Get(rwlock.New(p.Keeper, "x", options))(p.b)
-}
-
 // unanswered lets calls wait for a server that does not answer.
-func (p *process) unanswered() {
+func unanswered(p *processes.Process) {
 	synctest.Wait()
-	p.net.Blackhole()
+	p.Net.Blackhole()
 }
 
 // TestCloseEndsWaits checks that calls which wait for a server that does not answer end with the keeper, whatever they wait for, also
@@ -37,68 +32,68 @@ func TestCloseEndsWaits(t *testing.T) {
 	for name, c := range map[string]struct {
 		within  time.Duration // of the call of Close
 		options lockkeeper.Options
-		begin   func(b *bubble, p *process) call
+		begin   func(b *processes.Bubble, p *processes.Process) call
 	}{
-		"a write lease while a read lease lingers": {begin: func(b *bubble, p *process) call {
-			l := p.rwlock(&rwlock.Options{Linger: 10 * time.Second})
-			b.must(must.Get(l.RLock(background))(b).Release(background))
-			p.unanswered()
+		"a write lease while a read lease lingers": {begin: func(b *processes.Bubble, p *processes.Process) call {
+			l := p.RWLock(&rwlock.Options{Linger: 10 * time.Second})
+			b.Must(must.Get(l.RLock(background))(b).Release(background))
+			unanswered(p)
 			return func(ctx context.Context) error { _, err := l.TryLock(ctx); return err }
 		}},
-		"an upgrade whose first request is being withdrawn": {begin: func(b *bubble, p *process) call {
-			l := p.rwlock(nil)
+		"an upgrade whose first request is being withdrawn": {begin: func(b *processes.Bubble, p *processes.Process) call {
+			l := p.RWLock(nil)
 			h := must.Get(l.RLock(background))(b)
-			p.unanswered()
+			unanswered(p)
 			short, cancel := context.WithTimeout(background, 10*time.Millisecond)
 			defer cancel()
 			_ = l.Upgrade(short, h) // its outcome is unknown
 			return func(ctx context.Context) error { return l.Upgrade(ctx, h) }
 		}},
-		"the subscription of a waiter": {options: lockkeeper.Options{HeartbeatInterval: time.Minute}, begin: func(b *bubble, p *process) call {
-			b.process().hold("x")
-			p.hold("y") // Close has something to wait for
+		"the subscription of a waiter": {options: lockkeeper.Options{HeartbeatInterval: time.Minute}, begin: func(b *processes.Bubble, p *processes.Process) call {
+			b.Process().Hold("x")
+			p.Hold("y") // Close has something to wait for
 			synctest.Wait()
-			p.net.CutSubscriptions()
-			p.net.Break("\r\nsubscribe\r\n", 1_000_000, faultnet.SwallowReply)
-			p.net.Break("lock:y", 1_000_000, faultnet.SwallowReply)
-			return func(ctx context.Context) error { _, err := p.mutex("x").Lock(ctx); return err }
+			p.Net.CutSubscriptions()
+			p.Net.Break("\r\nsubscribe\r\n", 1_000_000, faultnet.SwallowReply)
+			p.Net.Break("lock:y", 1_000_000, faultnet.SwallowReply)
+			return func(ctx context.Context) error { _, err := p.Mutex("x").Lock(ctx); return err }
 		}},
-		"the state of a lock": {begin: func(b *bubble, p *process) call {
-			b.process().hold("x")
-			p.net.Break("\r\nget\r\n", 1_000_000, faultnet.SwallowReply) // of the owner's label
+		"the state of a lock": {begin: func(b *processes.Bubble, p *processes.Process) call {
+			b.Process().Hold("x")
+			p.Net.Break("\r\nget\r\n", 1_000_000, faultnet.SwallowReply) // of the owner's label
 			return func(ctx context.Context) error { _, err := admin.Inspect(ctx, p.Keeper, mutex.Kind, "x"); return err }
 		}},
 		"the acknowledgement of replicas": {
 			options: lockkeeper.Options{ReplicaAck: lockkeeper.ReplicaAck{Replicas: 1, Timeout: time.Second}},
-			begin: func(_ *bubble, p *process) call {
-				p.net.Break("\r\nwait\r\n", 1_000_000, faultnet.SwallowReply)
-				return func(ctx context.Context) error { _, err := p.mutex("x").TryLock(ctx); return err }
+			begin: func(_ *processes.Bubble, p *processes.Process) call {
+				p.Net.Break("\r\nwait\r\n", 1_000_000, faultnet.SwallowReply)
+				return func(ctx context.Context) error { _, err := p.Mutex("x").TryLock(ctx); return err }
 			},
 		},
-		"an adoption by a majority": {begin: func(b *bubble, p *process) call {
-			held := b.process().hold("x")
+		"an adoption by a majority": {begin: func(b *processes.Bubble, p *processes.Process) call {
+			held := b.Process().Hold("x")
 			l := must.Get(redlock.New([]*lockkeeper.Keeper{p.Keeper}, "x", nil))(b)
-			p.unanswered()
+			unanswered(p)
 			return func(ctx context.Context) error { _, err := l.Adopt(ctx, held.Token()); return err }
 		}},
-		"a release": {within: 3 * time.Second, begin: func(b *bubble, p *process) call {
-			h := must.Get(p.rwlock(nil).TryLock(background))(b)
-			p.unanswered()
+		"a release": {within: 3 * time.Second, begin: func(b *processes.Bubble, p *processes.Process) call {
+			h := must.Get(p.RWLock(nil).TryLock(background))(b)
+			unanswered(p)
 			return h.Release
 		}},
-		"a release at a majority": {within: 3 * time.Second, begin: func(b *bubble, p *process) call {
+		"a release at a majority": {within: 3 * time.Second, begin: func(b *processes.Bubble, p *processes.Process) call {
 			l := must.Get(redlock.New([]*lockkeeper.Keeper{p.Keeper}, "x", nil))(b)
 			h := must.Get(l.TryLock(background))(b)
-			p.unanswered()
+			unanswered(p)
 			return h.Release
 		}},
 	} {
 		for _, inline := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, inline %v", name, inline), func(t *testing.T) {
-				inBubble(t, func(b *bubble) {
-					p := b.processWith(time.Minute, c.options)
+				processes.Run(t, func(b *processes.Bubble) {
+					p := b.ProcessWith(time.Minute, c.options)
 					if inline {
-						p.call(20)
+						p.Call(20)
 					}
 					call := c.begin(b, p)
 					ctx, cancel := context.WithCancel(background)
@@ -131,18 +126,18 @@ func TestCloseEndsWaits(t *testing.T) {
 
 // TestCloseDuringUpgrade checks that the error does not say that the caller's context has ended.
 func TestCloseDuringUpgrade(t *testing.T) {
-	inBubble(t, func(b *bubble) {
-		p, q := b.process(), b.process()
-		other, l := must.Get(q.rwlock(nil).RLock(background))(b), p.rwlock(nil)
+	processes.Run(t, func(b *processes.Bubble) {
+		p, q := b.Process(), b.Process()
+		other, l := must.Get(q.RWLock(nil).RLock(background))(b), p.RWLock(nil)
 		read := must.Get(l.RLock(background))(b)
 		ended := make(chan error)
 		go func() { ended <- l.Upgrade(background, read) }()
 		synctest.Wait()
-		b.must(p.Close())
+		b.Must(p.Close())
 		if err := <-ended; !errors.Is(err, lockkeeper.ErrClosed) || errors.Is(err, context.Canceled) {
 			b.Error(err)
 		}
-		b.must(other.Release(background))
+		b.Must(other.Release(background))
 	})
 }
 
@@ -165,9 +160,9 @@ func (c *endsWithGrant) Err() error {
 // TestCloseReleasesLeaseThatNobodyGets checks that the hooks are not told of a lease which Close releases while the call that it was granted
 // to ends with its context.
 func TestCloseReleasesLeaseThatNobodyGets(t *testing.T) {
-	inBubble(t, func(b *bubble) {
-		p, q := b.process(), b.process()
-		held, l := q.hold("x"), p.mutex("x")
+	processes.Run(t, func(b *processes.Bubble) {
+		p, q := b.Process(), b.Process()
+		held, l := q.Hold("x"), p.Mutex("x")
 		ctx, cancel := context.WithCancel(background)
 		c := &endsWithGrant{ctx, nil}
 		ended := make(chan error)
@@ -177,19 +172,20 @@ func TestCloseReleasesLeaseThatNobodyGets(t *testing.T) {
 		}()
 		synctest.Wait()
 		c.grant = func() {
-			b.must(held.Release(background))
+			b.Must(held.Release(background))
 			synctest.Wait()
 			go p.Close()
 			synctest.Wait()
 		}
 		cancel()
 		check.Is(b, <-ended, context.Canceled, "the error")
-		b.must(p.Close())
-		for _, e := range p.events {
-			check.That(b, e.hook != "Released" && e.hook != "Lost", "%s of %q, which no caller got", e.hook, e.Token)
+		b.Must(p.Close())
+		events := p.Events()
+		for _, e := range events {
+			check.That(b, e.Hook != "Released" && e.Hook != "Lost", "%s of %q, which no caller got", e.Hook, e.Token)
 		}
-		if len(p.events) < 2 {
-			b.Error("the call is not reported:", p.events)
+		if len(events) < 2 {
+			b.Error("the call is not reported:", events)
 		}
 	})
 }
@@ -197,18 +193,18 @@ func TestCloseReleasesLeaseThatNobodyGets(t *testing.T) {
 // TestCloseRepeatsReleaseThatItEnds checks that a release which is under way reaches the server although Close ends its call, also if pauses
 // between attempts are longer than Close waits.
 func TestCloseRepeatsReleaseThatItEnds(t *testing.T) {
-	inBubble(t, func(b *bubble) {
-		p := b.processWith(time.Second, lockkeeper.Options{Retry: lockkeeper.RetryPolicy{MinBackoff: time.Hour, MaxBackoff: time.Hour}})
-		lease := must.Get(p.mutex("x").Lock(background))(b)
-		p.unanswered()
+	processes.Run(t, func(b *processes.Bubble) {
+		p := b.ProcessWith(time.Second, lockkeeper.Options{Retry: lockkeeper.RetryPolicy{MinBackoff: time.Hour, MaxBackoff: time.Hour}})
+		lease := must.Get(p.Mutex("x").Lock(background))(b)
+		unanswered(p)
 		released, closed := make(chan error, 1), make(chan error, 1)
 		go func() { released <- lease.Release(background) }()
 		synctest.Wait()
 		go func() { closed <- p.Close() }()
 		time.Sleep(100 * time.Millisecond)
-		p.net.Restore()
-		b.must(<-closed)
-		b.must(<-released)
+		p.Net.Restore()
+		b.Must(<-closed)
+		b.Must(<-released)
 		check.That(b, !b.Mini.Exists("lock:x"), "the key is there after Close")
 	})
 }

@@ -1,12 +1,15 @@
 package lockkeeper_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"reflect"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -17,14 +20,17 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/fair"
 	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/parallel"
+	"github.com/lockkeeper/lockkeeper/internal/testing/processes"
 	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/mutex"
+	"github.com/lockkeeper/lockkeeper/semaphore"
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 )
@@ -84,119 +90,17 @@ func TestNewRejectsUnsupportedClients(t *testing.T) {
 	}
 }
 
-// bubble is an embedded server in virtual time.
-type bubble struct{ *embedded.Server }
-
-func inBubble(t *testing.T, test func(b *bubble)) {
-	t.Helper()
-	embedded.Run(t, func(s *embedded.Server) { test(&bubble{s}) })
-}
-
-const (
-	ttl               = 3 * time.Second
-	heartbeatInterval = 200 * time.Millisecond
-)
-
-// process is a keeper with a client and a network of its own. It records the calls of its hooks.
-type process struct {
-	*lockkeeper.Keeper
-	b   *bubble
-	rdb *redis.Client
-	net *faultnet.Net
-
-	mu     sync.Mutex
-	events []event
-}
-
-type event struct {
-	hook string
-	lockkeeper.Event
-}
-
-func (b *bubble) process() *process {
-	b.Helper()
-	return b.processWith(time.Second, lockkeeper.Options{})
-}
-
-// processWith starts a process with these options, whose client waits readTimeout for a reply, or without a limit if it is -1.
-func (b *bubble) processWith(readTimeout time.Duration, o lockkeeper.Options) *process {
-	b.Helper()
-	n := b.Network()
-	p := &process{b: b, net: n}
-	p.rdb = redis.NewClient(n.Options(readTimeout))
-	hook := func(name string) func(lockkeeper.Event) {
-		return func(e lockkeeper.Event) {
-			check.That(b, e.Context != nil && (e.Request == 0) == (name == "WakeupLost"),
-				"%s: the context is %v, the request %d", name, e.Context, e.Request)
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			p.events = append(p.events, event{name, e})
-		}
-	}
-	o.Hooks = lockkeeper.Hooks{
-		AcquireStart: hook("AcquireStart"), AcquireDone: hook("AcquireDone"), Queued: hook("Queued"),
-		WakeupReceived: hook("WakeupReceived"), WakeupLost: hook("WakeupLost"), Renewed: hook("Renewed"),
-		Lost: hook("Lost"), Released: hook("Released"),
-	}
-	if o.HeartbeatInterval == 0 {
-		o.HeartbeatInterval = heartbeatInterval
-	}
-	if o.Logger == nil {
-		o.Logger = quiet.Logger(nil)
-	}
-	p.Keeper = must.Get(lockkeeper.New(p.rdb, &o))(b)
-	b.Cleanup(func() {
-		n.Restore()
-		_ = p.Close()
-		_ = p.rdb.Close()
-	})
-	return p
-}
-
-func (b *bubble) must(err error) {
-	if err != nil {
-		b.Helper()
-		b.Fatal(err)
-	}
-}
-
-func (p *process) mutex(name string) *mutex.Mutex {
-	p.b.Helper()
-	return must.Get(mutex.New(p.Keeper, name, &mutex.Options{TTL: ttl}))(p.b)
-}
-
-func (p *process) hold(name string) *lockkeeper.Lease {
-	p.b.Helper()
-	return must.Get(p.mutex(name).TryLock(background))(p.b)
-}
-
-// lockAsync starts a Lock, and returns once it waits in the queue.
-func (p *process) lockAsync(name string) <-chan *lockkeeper.Lease {
-	p.b.Helper()
-	m, got := p.mutex(name), make(chan *lockkeeper.Lease, 1)
-	go func() {
-		lease, err := m.Lock(background)
-		must.Report(p.b, err)
-		got <- lease
-	}()
-	synctest.Wait()
-	return got
-}
-
-// told checks the calls of hooks since it was last called, which are about a lease of the mutex x: each is the hook, the position, the
+// told checks the calls of hooks of p since it was last called, which are about a lease of the mutex x: each is the hook, the position, the
 // duration, and the error.
-func (p *process) told(lease *lockkeeper.Lease, want ...string) {
-	p.b.Helper()
-	synctest.Wait()
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func told(b *processes.Bubble, p *processes.Process, lease *lockkeeper.Lease, want ...string) {
+	b.Helper()
 	var got []string
-	for _, e := range p.events {
-		text := e.hook
+	for _, e := range p.Events() {
+		text := e.Hook
 		if e.Position > 0 {
 			text += fmt.Sprint(" behind ", e.Position)
 		}
-		if e.Duration >= ttl/4 {
+		if e.Duration >= processes.TTL/4 {
 			e.Duration = e.Duration.Round(time.Second) // renewals are not exactly at a third of the ttl
 		}
 		if e.Duration > 0 {
@@ -207,49 +111,48 @@ func (p *process) told(lease *lockkeeper.Lease, want ...string) {
 				text += ", " + err.Error()
 			}
 		}
-		starts, queued := e.hook == "AcquireStart", e.hook == "Queued"
+		starts, queued := e.Hook == "AcquireStart", e.Hook == "Queued"
 		if e.Kind != "mutex" || e.Name != "x" || !starts && e.Token != lease.Token() || !starts && !queued && e.Fence != lease.Fence() {
 			text += fmt.Sprintf(" of %+v", e.Event)
 		}
 		got = append(got, text)
 	}
-	p.events = nil
-	check.That(p.b, slices.Equal(got, want), "hooks called:\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	check.That(b, slices.Equal(got, want), "hooks called:\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 }
 
 // TestHooks checks what hooks are told of a holder, of one who is refused and then waits, of one who waits behind that, and of a loss.
 func TestHooks(t *testing.T) {
-	inBubble(t, func(b *bubble) {
-		p, q, r := b.process(), b.process(), b.process()
-		lease := p.hold("x")
-		p.told(lease, "AcquireStart", "AcquireDone")
-		_, err := q.mutex("x").TryLock(background)
-		q.told(nil, "AcquireStart", "AcquireDone, not acquired")
+	processes.Run(t, func(b *processes.Bubble) {
+		p, q, r := b.Process(), b.Process(), b.Process()
+		lease := p.Hold("x")
+		told(b, p, lease, "AcquireStart", "AcquireDone")
+		_, err := q.Mutex("x").TryLock(background)
+		told(b, q, nil, "AcquireStart", "AcquireDone, not acquired")
 		check.Is(b, err, lockkeeper.ErrNotAcquired, "the error")
-		second := q.lockAsync("x")
-		time.Sleep(heartbeatInterval / 4)
-		third := r.lockAsync("x")
-		time.Sleep(heartbeatInterval / 4)
-		b.must(lease.Release(background))
-		p.told(lease, "Released after 100ms")
+		second := q.LockAsync("x")
+		time.Sleep(processes.HeartbeatInterval / 4)
+		third := r.LockAsync("x")
+		time.Sleep(processes.HeartbeatInterval / 4)
+		b.Must(lease.Release(background))
+		told(b, p, lease, "Released after 100ms")
 		lease = <-second
-		q.told(lease, "AcquireStart", "Queued", "WakeupReceived", "AcquireDone after 100ms")
-		time.Sleep(heartbeatInterval / 4)
-		b.must(lease.Release(background))
+		told(b, q, lease, "AcquireStart", "Queued", "WakeupReceived", "AcquireDone after 100ms")
+		time.Sleep(processes.HeartbeatInterval / 4)
+		b.Must(lease.Release(background))
 		lease = <-third
-		r.told(lease, "AcquireStart", "Queued behind 1", "WakeupReceived", "AcquireDone after 100ms")
-		b.must(lease.Release(background))
+		told(b, r, lease, "AcquireStart", "Queued behind 1", "WakeupReceived", "AcquireDone after 100ms")
+		b.Must(lease.Release(background))
 
-		lease = p.hold("x")
-		p.told(lease, "AcquireStart", "AcquireDone")
-		time.Sleep(ttl / 3)
-		p.told(lease, "Renewed after 1s")
+		lease = p.Hold("x")
+		told(b, p, lease, "AcquireStart", "AcquireDone")
+		time.Sleep(processes.TTL / 3)
+		told(b, p, lease, "Renewed after 1s")
 		b.Mini.Del("lock:x")
 		<-lease.Done()
-		time.Sleep(2 * ttl)
-		p.told(lease, "Lost after 2s, lease lost")
-		b.must(p.Close())
-		p.told(lease)
+		time.Sleep(2 * processes.TTL)
+		told(b, p, lease, "Lost after 2s, lease lost")
+		b.Must(p.Close())
+		told(b, p, lease)
 	})
 }
 
@@ -258,12 +161,12 @@ func TestUnsetHooksAreSkipped(t *testing.T) {
 	all := reflect.TypeFor[lockkeeper.Hooks]()
 	for i := range all.NumField() {
 		t.Run(all.Field(i).Name, func(t *testing.T) {
-			inBubble(t, func(b *bubble) {
+			processes.Run(t, func(b *processes.Bubble) {
 				var hooks lockkeeper.Hooks
 				reflect.ValueOf(&hooks).Elem().Field(i).Set(reflect.ValueOf(func(lockkeeper.Event) {}))
-				m := must.Get(mutex.New(b.with(&lockkeeper.Options{Hooks: hooks}), "x", &mutex.Options{TTL: ttl}))(b)
-				b.must(m.Do(background, func(context.Context, uint64) error {
-					time.Sleep(ttl)
+				m := must.Get(mutex.New(b.With(&lockkeeper.Options{Hooks: hooks}), "x", &mutex.Options{TTL: processes.TTL}))(b)
+				b.Must(m.Do(background, func(context.Context, uint64) error {
+					time.Sleep(processes.TTL)
 					return nil
 				}))
 			})
@@ -276,11 +179,11 @@ func TestUnsetHooksAreSkipped(t *testing.T) {
 func TestCloseIsBounded(t *testing.T) {
 	for _, timeout := range []time.Duration{-1, time.Second, 30 * time.Second} {
 		t.Run(fmt.Sprint("ReadTimeout ", timeout), func(t *testing.T) {
-			inBubble(t, func(b *bubble) {
-				p := b.processWith(timeout, lockkeeper.Options{})
-				p.call(20) // the next one is sent inline
-				lease := p.hold("held")
-				other := b.process().hold("contended")
+			processes.Run(t, func(b *processes.Bubble) {
+				p := b.ProcessWith(timeout, lockkeeper.Options{})
+				p.Call(20) // the next one is sent inline
+				lease := p.Hold("held")
+				other := b.Process().Hold("contended")
 				results := make(chan error, 10)
 				calls := 0
 				call := func(acquire func(context.Context) (*lockkeeper.Lease, error)) {
@@ -291,14 +194,14 @@ func TestCloseIsBounded(t *testing.T) {
 					}()
 					synctest.Wait()
 				}
-				call(p.mutex("contended").Lock)
-				time.Sleep(heartbeatInterval / 2)
-				p.net.Blackhole()
-				call(p.mutex("alone").Lock) // inline
-				call(p.mutex("together").Lock)
-				call(p.mutex("uncontended").TryLock)
+				call(p.Mutex("contended").Lock)
+				time.Sleep(processes.HeartbeatInterval / 2)
+				p.Net.Blackhole()
+				call(p.Mutex("alone").Lock) // inline
+				call(p.Mutex("together").Lock)
+				call(p.Mutex("uncontended").TryLock)
 				call(func(ctx context.Context) (*lockkeeper.Lease, error) {
-					return p.mutex("contended").Adopt(ctx, other.Token())
+					return p.Mutex("contended").Adopt(ctx, other.Token())
 				})
 
 				start := time.Now()
@@ -326,17 +229,17 @@ func TestCloseIsBounded(t *testing.T) {
 				if d := time.Since(again); d > 0 {
 					b.Errorf("the second Close took %v", d)
 				}
-				b.must(p.rdb.Close()) // ends all that is left; the bubble fails if a goroutine is left running
+				b.Must(p.RDB.Close()) // ends all that is left; the bubble fails if a goroutine is left running
 			})
 		})
 	}
 }
 
 func TestConcurrentClose(t *testing.T) {
-	inBubble(t, func(b *bubble) {
-		p := b.process()
+	processes.Run(t, func(b *processes.Bubble) {
+		p := b.Process()
 		for i := range 10 {
-			p.hold(fmt.Sprint(i))
+			p.Hold(fmt.Sprint(i))
 		}
 		var all sync.WaitGroup
 		for range 10 {
@@ -379,8 +282,8 @@ func TestNilLeaseActsAsReleased(t *testing.T) {
 
 // TestReleaseWithoutContext checks that the panic leaves the lease as it was.
 func TestReleaseWithoutContext(t *testing.T) {
-	inBubble(t, func(b *bubble) {
-		lease := must.Get(must.Get(mutex.New(b.process().Keeper, "x", nil))(b).Lock(background))(b)
+	processes.Run(t, func(b *processes.Bubble) {
+		lease := must.Get(must.Get(mutex.New(b.Process().Keeper, "x", nil))(b).Lock(background))(b)
 		func() {
 			defer func() {
 				check.That(b, recover() != nil, "no panic")
@@ -388,8 +291,8 @@ func TestReleaseWithoutContext(t *testing.T) {
 			var none context.Context
 			_ = lease.Release(none)
 		}()
-		b.must(lease.Err())
-		b.must(lease.Release(background))
+		b.Must(lease.Err())
+		b.Must(lease.Release(background))
 	})
 }
 
@@ -417,4 +320,231 @@ func TestReleaseLostLeaseDuringClose(t *testing.T) {
 	}
 	_ = lost.Release(background)
 	<-closed
+}
+
+// TestInvalidOptionsRejected checks that the error names the option and its value.
+func TestInvalidOptionsRejected(t *testing.T) {
+	retry := func(p lockkeeper.RetryPolicy) lockkeeper.Options { return lockkeeper.Options{Retry: p} }
+	ack := func(a lockkeeper.ReplicaAck) lockkeeper.Options { return lockkeeper.Options{ReplicaAck: a} }
+	for _, c := range []struct {
+		options lockkeeper.Options
+		says    []string
+	}{
+		{lockkeeper.Options{Prefix: "a}"}, []string{"Prefix", "a}"}},
+		{lockkeeper.Options{Prefix: "a{}"}, []string{"Prefix", "a{}"}},
+		{lockkeeper.Options{Prefix: strings.Repeat("long", 257)}, []string{"Prefix", "longlong", "1028"}},
+		{lockkeeper.Options{Prefix: "mine:", NoPrefix: true}, []string{"Prefix", "mine:", "NoPrefix"}},
+		{lockkeeper.Options{HeartbeatInterval: -time.Second}, []string{"HeartbeatInterval ", "-1s"}},
+		{lockkeeper.Options{HeartbeatInterval: 1}, []string{"HeartbeatInterval ", "1ns"}},
+		{lockkeeper.Options{HeartbeatInterval: 9 * time.Millisecond}, []string{"HeartbeatInterval ", "9ms", "10ms"}},
+		{lockkeeper.Options{HeartbeatInterval: 61 * time.Minute}, []string{"HeartbeatInterval ", "1h1m0s", "1h0m0s"}},
+		{lockkeeper.Options{HeartbeatInterval: 1<<63 - 1}, []string{"HeartbeatInterval ", "2562047h"}},
+		{lockkeeper.Options{HeartbeatInterval: 10 * time.Millisecond, HeartbeatTimeout: -1}, []string{"HeartbeatTimeout", "-1ns"}},
+		{lockkeeper.Options{HeartbeatTimeout: 19 * time.Millisecond}, []string{"HeartbeatTimeout 19ms", ""}},
+		{lockkeeper.Options{HeartbeatTimeout: 25 * time.Hour}, []string{"HeartbeatTimeout 25h0m0s", ""}},
+		{lockkeeper.Options{HeartbeatInterval: time.Minute, HeartbeatTimeout: 25 * time.Hour}, []string{"HeartbeatTimeout", "25h0m0s"}},
+		{
+			lockkeeper.Options{HeartbeatInterval: time.Second, HeartbeatTimeout: 1999 * time.Millisecond},
+			[]string{"HeartbeatTimeout", "1.999s", "twice the HeartbeatInterval of 1s"},
+		},
+		{ack(lockkeeper.ReplicaAck{Replicas: -1}), []string{"ReplicaAck.Replicas", "-1"}},
+		{ack(lockkeeper.ReplicaAck{Replicas: 1, Timeout: time.Microsecond}), []string{"ReplicaAck.Timeout", "1µs", "1ms"}},
+		{ack(lockkeeper.ReplicaAck{Timeout: time.Second}), []string{"ReplicaAck.Timeout", "1s"}},
+		{lockkeeper.Options{MetadataTTL: -1}, []string{"MetadataTTL", "-1ns"}},
+		{lockkeeper.Options{MetadataTTL: time.Second}, []string{"MetadataTTL", "1s", "1m0s"}},
+		{lockkeeper.Options{MetadataTTL: 366 * 24 * time.Hour}, []string{"MetadataTTL", "8784h"}},
+		{retry(lockkeeper.RetryPolicy{MinBackoff: -1}), []string{"Retry.MinBackoff", "-1ns"}},
+		{retry(lockkeeper.RetryPolicy{MinBackoff: 1}), []string{"Retry.MinBackoff", "1ns"}},
+		{retry(lockkeeper.RetryPolicy{MinBackoff: 2 * time.Hour}), []string{"Retry.MinBackoff", "2h0m0s"}},
+		{retry(lockkeeper.RetryPolicy{MaxBackoff: -1}), []string{"Retry.MaxBackoff", "-1ns"}},
+		{retry(lockkeeper.RetryPolicy{MinBackoff: time.Millisecond, MaxBackoff: time.Microsecond}), []string{"Retry.MaxBackoff", "1µs"}},
+		{retry(lockkeeper.RetryPolicy{MaxBackoff: 2 * time.Hour}), []string{"Retry.MaxBackoff", "2h0m0s"}},
+		{retry(lockkeeper.RetryPolicy{MinBackoff: time.Second, MaxBackoff: time.Millisecond}), []string{"Retry.MaxBackoff", "1ms", "Retry.MinBackoff", "1s"}},
+	} {
+		t.Run(fmt.Sprintf("%.20s %v", c.says[0], c.says[1]), func(t *testing.T) {
+			k, err := lockkeeper.New(noServer(t), &c.options)
+			must.That(t, k == nil && errors.Is(err, lockkeeper.ErrInvalid), "%v, %v", k, err)
+			for _, s := range c.says {
+				check.That(t, strings.Contains(err.Error(), s), "the error does not contain %q: %v", s, err)
+			}
+		})
+	}
+}
+
+func TestValidOptionsAccepted(t *testing.T) {
+	for _, o := range []*lockkeeper.Options{
+		nil,
+		{},
+		{NoPrefix: true},
+		{Prefix: "{app}:"},
+		{Prefix: strings.Repeat("p", 1024)},
+		{HeartbeatInterval: 10 * time.Millisecond},
+		{HeartbeatInterval: time.Hour},
+		{HeartbeatTimeout: 20 * time.Millisecond},
+		{HeartbeatTimeout: 24 * time.Hour},
+		{HeartbeatInterval: time.Second, HeartbeatTimeout: 2 * time.Second},
+		{MetadataTTL: time.Minute},
+		{ReplicaAck: lockkeeper.ReplicaAck{Replicas: 2, Majority: true, Fsync: true, Timeout: time.Millisecond}},
+		{MetadataTTL: 365 * 24 * time.Hour},
+		{Retry: lockkeeper.RetryPolicy{MinBackoff: time.Minute}}, // longer than the default of MaxBackoff, which is raised to it
+		{Retry: lockkeeper.RetryPolicy{MaxBackoff: time.Millisecond}},
+		{Retry: lockkeeper.RetryPolicy{MinBackoff: time.Second, MaxBackoff: time.Second}},
+		{Retry: lockkeeper.RetryPolicy{MaxElapsed: -1}},
+		{Retry: lockkeeper.RetryPolicy{MaxElapsed: 1}},
+	} {
+		t.Run(fmt.Sprintf("%.80s", fmt.Sprintf("%+v", o)), func(t *testing.T) {
+			var before lockkeeper.Options
+			if o != nil {
+				before = *o
+			}
+			k := must.Get(lockkeeper.New(noServer(t), o))(t)
+			must.Report(t, k.Close())
+			check.That(t, o == nil || reflect.DeepEqual(*o, before), "New has changed them to %+v", o)
+		})
+	}
+}
+
+// TestStats compares what a keeper says of itself with what it does: with a holder and a waiter, without messages, with a server that does
+// not answer, and closed.
+func TestStats(t *testing.T) {
+	embedded.Run(t, func(s *embedded.Server) {
+		net := s.Network()
+		rdb := redis.NewClient(net.Options(20 * time.Second))
+		defer rdb.Close()
+		k := must.Get(lockkeeper.New(rdb, &lockkeeper.Options{Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}))(t)
+		is := func(want lockkeeper.Stats, when string) {
+			t.Helper()
+			got := k.Stats()
+			check.That(t, got.SubscriptionSilence <= 5*time.Second, "%s: %+v", when, got)
+			got.SubscriptionSilence = 0
+			check.That(t, got == want, "%s: %+v, want %+v", when, got, want)
+		}
+		is(lockkeeper.Stats{}, "a new keeper")
+		l := must.Get(fair.New(k, "x", &fair.Options{TTL: time.Hour}))(t)
+
+		lease := must.Get(l.Lock(background))(t)
+		synctest.Wait()
+		got := k.Stats()
+		check.That(t, got.Leases == 1 && got.Requests == 0 && got.Waiting == 0 && got.InFlight == 0 && got.Silence == 0, "a holder: %+v", got)
+
+		ctx, giveUp := context.WithCancel(background)
+		defer giveUp()
+		waited := make(chan error, 1)
+		go func() {
+			_, err := l.Lock(ctx)
+			waited <- err
+		}()
+		synctest.Wait()
+		is(lockkeeper.Stats{Leases: 1, Requests: 1, Waiting: 1, Channels: 1}, "a holder and a waiter")
+		time.Sleep(3 * time.Second)
+		got = k.Stats()
+		check.That(t, got.SubscriptionSilence == 3*time.Second, "after 3 s without a message: %+v", got)
+
+		net.Blackhole()
+		net.CutSubscriptions()
+		time.Sleep(10 * time.Second)
+		got = k.Stats()
+		check.That(t, got.Unsubscribed == 1 && got.InFlight > 0 && got.Silence > 5*time.Second && got.Silence <= 10*time.Second,
+			"a server that is silent: %+v", got)
+
+		net.Restore()
+		time.Sleep(time.Minute)
+		is(lockkeeper.Stats{Leases: 1, Requests: 1, Waiting: 1, Channels: 1}, "it answers again")
+
+		giveUp()
+		check.Is(t, <-waited, lockkeeper.ErrNotAcquired, "the wait")
+		must.Report(t, lease.Release(background))
+		synctest.Wait()
+		got = k.Stats()
+		check.That(t, got.Leases == 0 && got.Requests == 0 && got.Waiting == 0, "nobody: %+v", got)
+		must.Report(t, k.Close())
+		got = k.Stats()
+		check.That(t, got.Requests == 0 && got.Leases == 0 && got.Unsent == 0 && got.InFlight == 0, "closed: %+v", got)
+
+		other := s.Network() // of a keeper whose last caller has given up
+		idle := redis.NewClient(other.Options(time.Second))
+		defer idle.Close()
+		without := must.Get(lockkeeper.New(idle, nil))(t)
+		other.Down()
+		_, err := must.Get(fair.New(without, "y", nil))(t).TryLock(background)
+		check.Is(t, err, lockkeeper.ErrUnavailable, "a try without a server")
+		time.Sleep(10 * time.Second)
+		check.That(t, without.Stats() == lockkeeper.Stats{}, "nobody needs the server: %+v", without.Stats())
+		must.Report(t, without.Close())
+	})
+}
+
+// TestManyKeepersOfAClientAreReported: a keeper for each request, never closed, leaves goroutines and connections until the server has none left.
+func TestManyKeepersOfAClientAreReported(t *testing.T) {
+	var log quiet.Buffer
+	opts := &lockkeeper.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}
+	open := func(rdb redis.UniversalClient, n int) (list []*lockkeeper.Keeper) {
+		for range n {
+			list = append(list, must.Get(lockkeeper.New(rdb, opts))(t))
+		}
+		return list
+	}
+	expect := func(what string, want int) {
+		t.Helper()
+		got := strings.Count(log.String(), "many keepers are open on one client")
+		check.That(t, got == want, "%s: reported %d times, want %d", what, got, want)
+	}
+	rdb, other := redis.NewClient(&redis.Options{}), redis.NewClient(&redis.Options{})
+	defer rdb.Close()
+	defer other.Close()
+	for range 100 {
+		check.Is(t, open(rdb, 1)[0].Close(), nil, "Close")
+	}
+	list := append(open(rdb, 30), open(other, 30)...)
+	expect("each was closed, or is one of 30 of its client", 0)
+	list = append(list, open(struct{ *redis.Client }{rdb}, 100)...)
+	expect("130 are open on a client and its wrapper", 1)
+	for _, k := range list {
+		check.Is(t, k.Close(), nil, "Close")
+	}
+	for _, k := range open(rdb, 40) {
+		defer k.Close()
+	}
+	expect("40 are open again", 2)
+}
+
+func TestLogHooks(t *testing.T) {
+	var out bytes.Buffer
+	handler := slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return a
+	}})
+	rdb, disconnect := connect()
+	defer disconnect()
+	ctx := context.Background()
+	k := must.Get(lockkeeper.New(rdb, &lockkeeper.Options{Hooks: lockkeeper.LogHooks(slog.New(handler), slog.LevelDebug)}))(t)
+	defer k.Close()
+	m := must.Get(mutex.New(k, "a name", &mutex.Options{Linger: time.Second}))(t)
+	l := must.Get(m.Lock(ctx))(t)
+	_, err := m.TryLock(ctx)
+	must.That(t, err != nil, "acquired twice")
+	_ = l.Release(ctx)
+	s := must.Get(semaphore.New(k, "s", 5, nil))(t)
+	must.OK(t, s.SetLimit(ctx, 4))
+	for _, change := range [][2]string{{`(took|held)=\S+`, "$1=X"}, {`token=\S+`, "token=T"}, {`fence=\d+`, "fence=F"}, {`request=\d+`, "request=R"}} {
+		out = *bytes.NewBuffer(regexp.MustCompile(change[0]).ReplaceAll(out.Bytes(), []byte(change[1])))
+	}
+	want := `level=DEBUG msg="lock acquired" kind=mutex name="a name" request=R token=T fence=F took=X
+level=INFO msg="lock not acquired" kind=mutex name="a name" request=R took=X err="lockkeeper: mutex \"a name\": not acquired`
+	check.That(t, strings.HasPrefix(out.String(), want), "%s\nwant\n%s", out.String(), want)
+	for _, line := range []string{
+		`level=DEBUG msg="lock released" kind=mutex name="a name" request=R token=T fence=F held=X`,
+		`level=DEBUG msg="lock limit changed" kind=semaphore name=s`, ` limit=4`,
+	} {
+		check.That(t, strings.Contains(out.String(), line), "%s\nhas not %s", out.String(), line)
+	}
+	out.Reset()
+	quiet := lockkeeper.LogHooks(slog.New(slog.NewTextHandler(&out, nil)), slog.LevelDebug)
+	quiet.Queued(lockkeeper.Event{Context: ctx, Position: 3})
+	quiet.Lost(lockkeeper.Event{Context: ctx, Reason: "expired", Local: true})
+	if got := out.String(); strings.Contains(got, "queued") || !strings.Contains(got, `msg="lock lost" request=0 held=0s inside=true reason=expired`) {
+		t.Error(got)
+	}
 }

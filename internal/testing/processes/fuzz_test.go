@@ -1,4 +1,4 @@
-package lockkeeper_test
+package processes
 
 import (
 	"context"
@@ -44,9 +44,9 @@ func FuzzServer(f *testing.F) {
 			return
 		}
 		granted := strings.HasPrefix(answer, "*5\r\n:"+strconv.Itoa(lua.Granted)+"\r\n") || fenceAlone.MatchString(answer)
-		inBubble(t, func(b *bubble) {
-			p := b.process()
-			b.must(p.rdb.Ping(background).Err()) // the server is up
+		Run(t, func(b *Bubble) {
+			p := b.Process()
+			b.Must(p.RDB.Ping(background).Err()) // the server is up
 			b.Mini.Server().SetPreHook(func(c *server.Peer, cmd string, _ ...string) bool {
 				if !strings.HasPrefix(cmd, "EVAL") {
 					return false
@@ -59,8 +59,8 @@ func FuzzServer(f *testing.F) {
 			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 			defer cancel()
 			for what, call := range map[string]func(context.Context) (*lockkeeper.Lease, error){
-				"TryLock": p.mutex("x").TryLock, "Lock": p.mutex("y").Lock,
-				"Adopt": func(ctx context.Context) (*lockkeeper.Lease, error) { return p.mutex("z").Adopt(ctx, "t") },
+				"TryLock": p.Mutex("x").TryLock, "Lock": p.Mutex("y").Lock,
+				"Adopt": func(ctx context.Context) (*lockkeeper.Lease, error) { return p.Mutex("z").Adopt(ctx, "t") },
 			} {
 				lease, err := call(ctx)
 				check.That(t, (lease == nil) != (err == nil), "%s: %v and %v", what, lease, err)
@@ -88,26 +88,26 @@ func FuzzWakeup(f *testing.F) {
 			n, err := strconv.ParseInt(x, 10, 64)
 			named = named || i%2 == 1 && err == nil && n > 0
 		}
-		inBubble(t, func(b *bubble) {
-			holder := b.process().hold("x")
-			p := b.process()
-			got := p.lockAsync("x")
+		Run(t, func(b *Bubble) {
+			holder := b.Process().Hold("x")
+			p := b.Process()
+			got := p.LockAsync("x")
 			for _, channel := range b.Mini.PubSubChannels("lock:wake:" + p.ID() + "*") {
 				b.Mini.Publish(channel, payload)
 			}
-			time.Sleep(heartbeatInterval / 2)
+			time.Sleep(HeartbeatInterval / 2)
 			select {
 			case lease := <-got:
 				check.That(t, named, "a lease with fence %d from %q", lease.Fence(), payload)
 				return
 			default:
 			}
-			b.must(holder.Release(context.Background()))
+			b.Must(holder.Release(context.Background()))
 			select {
 			case lease := <-got:
-				b.must(lease.Err())
-				b.must(lease.Release(context.Background()))
-			case <-time.After(2 * heartbeatInterval):
+				b.Must(lease.Err())
+				b.Must(lease.Release(context.Background()))
+			case <-time.After(2 * HeartbeatInterval):
 				t.Errorf("after the message %q the waiter was not granted the lock", payload)
 			}
 		})

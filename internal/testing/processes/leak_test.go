@@ -1,4 +1,4 @@
-package lockkeeper_test
+package processes
 
 import (
 	"bytes"
@@ -11,13 +11,23 @@ import (
 	"time"
 	"weak"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/lockkeeper/lockkeeper/redlock"
 	"github.com/lockkeeper/lockkeeper/rwlock"
+	"github.com/redis/go-redis/v9"
 )
+
+// connect returns a client of a server in real time, because the garbage collector does not know of a bubble.
+func connect(t *testing.T) *redis.Client {
+	t.Helper()
+	rdb := redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()})
+	t.Cleanup(func() { _ = rdb.Close() })
+	return rdb
+}
 
 // leaks is a keeper that notes reported leaks.
 type leaks struct {
@@ -29,7 +39,7 @@ type leaks struct {
 
 func newLeaks(t *testing.T) *leaks {
 	t.Helper()
-	rdb, disconnect := connect()
+	rdb := connect(t)
 	l := &leaks{names: map[string]int{}}
 	l.Keeper = must.Get(lockkeeper.New(rdb, &lockkeeper.Options{
 		Hooks: lockkeeper.Hooks{Leaked: func(e lockkeeper.Event) {
@@ -40,10 +50,7 @@ func newLeaks(t *testing.T) *leaks {
 		}},
 		Logger: slog.New(slog.NewTextHandler(&l.log, nil)),
 	}))(t)
-	t.Cleanup(func() {
-		_ = l.Close()
-		disconnect()
-	})
+	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
 
@@ -128,8 +135,7 @@ func TestClosedKeeperIsCollected(t *testing.T) {
 		lost   int
 	}
 	run := func() weak.Pointer[program] {
-		rdb, disconnect := connect()
-		defer disconnect()
+		rdb := connect(t)
 		p := &program{}
 		p.keeper = must.Get(lockkeeper.New(rdb, &lockkeeper.Options{Hooks: lockkeeper.Hooks{Lost: func(lockkeeper.Event) { p.lost++ }}}))(t)
 		one := must.Get(mutex.New(p.keeper, "one server", nil))(t)

@@ -1,4 +1,4 @@
-package lockkeeper_test
+package processes
 
 import (
 	"context"
@@ -15,35 +15,25 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// call makes calls. After twenty of them, the next one is sent in its caller's goroutine.
-func (p *process) call(times int) {
-	p.b.Helper()
-	for range times {
-		_, _, err := p.mutex("x").Holder(background)
-		p.b.must(err)
-		synctest.Wait()
-	}
-}
-
 // TestInlineCallsEndLikeOthers checks that a call to which the server does not answer ends with its context at once and with the same
 // error, whether it was sent in its caller's goroutine or not, and that nothing is left of it.
 func TestInlineCallsEndLikeOthers(t *testing.T) {
-	calls := map[string]func(p *process) func(context.Context) error{
-		"Lock": func(p *process) func(context.Context) error {
-			return func(ctx context.Context) error { _, err := p.mutex("x").Lock(ctx); return err }
+	calls := map[string]func(p *Process) func(context.Context) error{
+		"Lock": func(p *Process) func(context.Context) error {
+			return func(ctx context.Context) error { _, err := p.Mutex("x").Lock(ctx); return err }
 		},
-		"TryLock": func(p *process) func(context.Context) error {
-			return func(ctx context.Context) error { _, err := p.mutex("x").TryLock(ctx); return err }
+		"TryLock": func(p *Process) func(context.Context) error {
+			return func(ctx context.Context) error { _, err := p.Mutex("x").TryLock(ctx); return err }
 		},
-		"Release": func(p *process) func(context.Context) error { return p.hold("x").Release },
-		"Extend": func(p *process) func(context.Context) error {
-			h := p.hold("x")
-			return func(ctx context.Context) error { return errors.Join(h.Extend(ctx, ttl), h.Release(ctx)) }
+		"Release": func(p *Process) func(context.Context) error { return p.Hold("x").Release },
+		"Extend": func(p *Process) func(context.Context) error {
+			h := p.Hold("x")
+			return func(ctx context.Context) error { return errors.Join(h.Extend(ctx, TTL), h.Release(ctx)) }
 		},
-		"Adopt": func(p *process) func(context.Context) error {
-			h := p.hold("x")
+		"Adopt": func(p *Process) func(context.Context) error {
+			h := p.Hold("x")
 			return func(ctx context.Context) error {
-				_, err := p.mutex("x").Adopt(ctx, h.Token())
+				_, err := p.Mutex("x").Adopt(ctx, h.Token())
 				return errors.Join(err, h.Release(ctx))
 			}
 		},
@@ -53,16 +43,16 @@ func TestInlineCallsEndLikeOthers(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%v", name, after), func(t *testing.T) {
 				var texts []string
 				for _, inline := range []bool{false, true} {
-					inBubble(t, func(b *bubble) {
-						p := b.process()
-						b.must(p.hold("other").Release(background)) // connects, and says who the keeper is
+					Run(t, func(b *Bubble) {
+						p := b.Process()
+						b.Must(p.Hold("other").Release(background)) // connects, and says who the keeper is
 						synctest.Wait()
 						if inline {
-							p.call(20)
+							p.Call(20)
 						}
 						f := call(p)
 						synctest.Wait()
-						p.net.Blackhole()
+						p.Net.Blackhole()
 						ctx, cancel := context.WithCancel(background)
 						began := time.Now()
 						time.AfterFunc(after, cancel)
@@ -72,10 +62,10 @@ func TestInlineCallsEndLikeOthers(t *testing.T) {
 							b.Errorf("inline %v: it took %v", inline, d)
 						}
 						texts = append(texts, err.Error())
-						p.net.Restore()
-						other := must.Get(b.process().mutex("x").Lock(background))(b)
-						b.must(other.Release(background))
-						b.must(p.Close())
+						p.Net.Restore()
+						other := must.Get(b.Process().Mutex("x").Lock(background))(b)
+						b.Must(other.Release(background))
+						b.Must(p.Close())
 					})
 				}
 				check.That(t, texts[0] == texts[1], "not inline: %s\ninline: %s", texts[0], texts[1])
@@ -103,14 +93,14 @@ func (*panicAfter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 // TestInlineCallPanics checks that nothing is left of a call whose caller has recovered from the panic of a hook: no lease, and nothing for which
 // Close would wait.
 func TestInlineCallPanics(t *testing.T) {
-	inBubble(t, func(b *bubble) {
-		p, other := b.process(), b.process()
+	Run(t, func(b *Bubble) {
+		p, other := b.Process(), b.Process()
 		hook := &panicAfter{}
-		p.rdb.AddHook(hook)
+		p.RDB.AddHook(hook)
 		shares := must.Get(mutex.New(p.Keeper, "x", &mutex.Options{Linger: time.Second}))(b)
 		for _, prepare := range []func() (call func()){
-			func() func() { l := p.hold("x"); return func() { _ = l.Release(background) } },
-			func() func() { return func() { _, _ = p.mutex("x").TryLock(background) } },
+			func() func() { l := p.Hold("x"); return func() { _ = l.Release(background) } },
+			func() func() { return func() { _, _ = p.Mutex("x").TryLock(background) } },
 			func() func() {
 				l := must.Get(shares.Lock(background))(b)
 				time.Sleep(2 * time.Second) // so that its release is sent
@@ -120,7 +110,7 @@ func TestInlineCallPanics(t *testing.T) {
 		} {
 			call := prepare()
 			synctest.Wait()
-			p.call(20)
+			p.Call(20)
 			func() {
 				defer func() { _, hook.bool = recover(), false }()
 				hook.bool = true
@@ -128,7 +118,7 @@ func TestInlineCallPanics(t *testing.T) {
 				b.Error("no panic")
 			}()
 			began := time.Now()
-			b.must(must.Get(other.mutex("x").Lock(background))(b).Release(background))
+			b.Must(must.Get(other.Mutex("x").Lock(background))(b).Release(background))
 			d := time.Since(began)
 			check.That(b, d <= time.Second, "the lock was free after %v", d)
 		}
@@ -141,14 +131,14 @@ func TestInlineCallPanics(t *testing.T) {
 
 // TestPanicsOfHooksEndNoLock checks that a lease can be upgraded after a hook has panicked in the goroutine of a caller that upgraded it.
 func TestPanicsOfHooksEndNoLock(t *testing.T) {
-	inBubble(t, func(b *bubble) {
-		p := b.process()
+	Run(t, func(b *Bubble) {
+		p := b.Process()
 		hook := &panicAfter{}
-		p.rdb.AddHook(hook)
+		p.RDB.AddHook(hook)
 		for _, o := range []*rwlock.Options{nil, {Linger: time.Second}} {
-			rw := p.rwlock(o)
+			rw := p.RWLock(o)
 			read := must.Get(rw.RLock(background))(b)
-			p.call(20)
+			p.Call(20)
 			hook.bool = true
 			panicked := func() (x any) {
 				defer func() { x = recover() }()
@@ -157,8 +147,8 @@ func TestPanicsOfHooksEndNoLock(t *testing.T) {
 			}()
 			hook.bool = false
 			check.That(b, panicked != nil, "the hook was not run")
-			b.must(rw.Upgrade(background, read))
-			b.must(read.Release(background))
+			b.Must(rw.Upgrade(background, read))
+			b.Must(read.Release(background))
 		}
 	})
 }
