@@ -1,9 +1,11 @@
-package faultnet
+package processes
 
 import (
 	"context"
 	"net"
 	"testing"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 )
 
 // TestDownWhileDialing checks that a connection that was being opened while the network went down is closed.
@@ -11,7 +13,7 @@ func TestDownWhileDialing(t *testing.T) {
 	ours, theirs := net.Pipe()
 	defer func() { _ = theirs.Close() }()
 	dialling, proceed := make(chan struct{}), make(chan struct{})
-	n := New(func(context.Context, string, string) (net.Conn, error) {
+	n := faultnet.New(func(context.Context, string, string) (net.Conn, error) {
 		close(dialling)
 		<-proceed
 		return ours, nil
