@@ -52,27 +52,27 @@ end
 
 -- places has the place of each token that waits. Where all waited already it has their order instead, which is enough to find the first.
 local step = rejoin and 2 or 1
-local tokens, places = {}, {}
+local tokens, places, total = {}, {}, 0
 for i = 5, #ARGV, step do
-  local n = #tokens + 1
-  tokens[n], places[n] = ARGV[i], rejoin and tonumber(ARGV[i + 1]) or n
+  total = total + 1
+  tokens[total], places[total] = ARGV[i], rejoin and tonumber(ARGV[i + 1]) or total
 end
 
 -- Mostly all tokens wait, and one command for each batch says so: it changes as many heartbeats, and adds none. It does not count one that
 -- is written a second time within the same ms. A string costs less than a number, which the server formats for each heartbeat.
 local lapse = string.format('%.0f', HEARTBEATS + now + queue_ttl - QUEUE_GRACE + (unsubscribed and UNSUBSCRIBED or 0))
 local prolonged = 0
-for from = 1, rejoin and 0 or #tokens, 200 do
-  local alive = {}
-  for i = from, math.min(from + 199, #tokens) do
-    alive[#alive + 1] = lapse
-    alive[#alive + 1] = '+' .. tokens[i]
+for from = 1, rejoin and 0 or total, 200 do
+  local alive, n = {}, 0
+  for i = from, math.min(from + 199, total) do
+    alive[n + 1], alive[n + 2] = lapse, '+' .. tokens[i]
+    n = n + 2
   end
   prolonged = prolonged + call('ZADD', queue, 'XX', 'CH', unpack(alive))
 end
 
-for from = 1, prolonged < #tokens and #tokens or 0, 200 do
-  local batch = {unpack(tokens, from, math.min(from + 199, #tokens))}
+for from = 1, prolonged < total and total or 0, 200 do
+  local batch = {unpack(tokens, from, math.min(from + 199, total))}
   local scores = call('ZMSCORE', queue, unpack(batch))
   local alive = {}
   for i, token in ipairs(batch) do
@@ -86,7 +86,8 @@ for from = 1, prolonged < #tokens and #tokens or 0, 200 do
   end
   if #alive > 0 then call('ZADD', queue, unpack(alive)) end
 end
-for i, token in ipairs(tokens) do run.callers[token] = places[i] and true end
+local callers = run.callers
+for i = 1, total do callers[tokens[i]] = places[i] and true end
 if next(run.callers) then extend_expiry(queue, queue_ttl) end
 
 run.lapsed = call('ZRANGE', queue, BEHIND_WAITERS, HEARTBEATS + now, 'BYSCORE', 'LIMIT', '0', '100')
@@ -96,13 +97,14 @@ run.head_stale = run.head_stale or #run.lapsed > 0
 maintain(run)
 if run.type_error then return run.type_error end
 reply[5] = admit(run)
-local first
-for i, token in ipairs(tokens) do
-  local grant = run.granted[token]
+local granted, rejected, first = run.granted, run.rejected, nil
+for i = 1, total do
+  local token = tokens[i]
+  local grant = granted[token]
   if grant then
     report(i, GRANTED, grant[1], grant[2])
-  elseif run.rejected[token] then
-    report(i, run.rejected[token], 0, 0)
+  elseif rejected[token] then
+    report(i, rejected[token], 0, 0)
   elseif places[i] and (not first or places[i] < places[first]) then
     first = i
   end
