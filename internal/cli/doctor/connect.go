@@ -130,7 +130,7 @@ func isTimeout(err error) bool {
 	return errors.As(err, &t) && t.Timeout()
 }
 
-// findKeys sets n.keys to the keys of a lock name that the node serves.
+// findKeys sets n.keys and n.sharded to those of a lock name that the node serves.
 func (n *node) findKeys(ctx context.Context) {
 	cluster, isCluster := n.probe.(*redis.ClusterClient)
 	for i := range 100_000 {
@@ -151,7 +151,7 @@ func (n *node) findKeys(ctx context.Context) {
 				continue
 			}
 		}
-		n.keys = &k
+		n.keys, n.sharded = &k, protocol.ChannelPrefix(n.prefix, name)+"doctor"
 		return
 	}
 }

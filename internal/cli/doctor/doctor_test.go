@@ -22,7 +22,7 @@ func TestDoctorChecksDocumentedACL(t *testing.T) {
 	rules := redistest.DocumentedUser(t, "../../../docs/operations.md")
 	keys := must.Get(protocol.KeysOf("lock:", "x", "mutex", false))(t)
 	checked := map[string]bool{}
-	for _, c := range usedCommands(&keys, "lock:x") {
+	for _, c := range usedCommands(&keys, "lock:x", "{lock:x}:wake:doctor") {
 		checked[c.rule()] = true
 	}
 	for _, r := range rules {
@@ -37,7 +37,7 @@ func TestDoctorACLProbesChangeNothing(t *testing.T) {
 	s := redistest.Start(t)
 	keys := must.Get(protocol.KeysOf("lock:", "x", "mutex", false))(t)
 	rdb := s.Client()
-	for _, c := range usedCommands(&keys, "lock:x") {
+	for _, c := range usedCommands(&keys, "lock:x", "{lock:x}:wake:doctor") {
 		args := c.args
 		if c.harmless != nil {
 			args = c.harmless

@@ -36,6 +36,7 @@ type node struct {
 	client       *redis.Client
 	addr         string
 	keys         *protocol.Keys // of a lock name whose keys are on this node; nil if none was found
+	sharded      string         // a sharded channel in their slot
 	server       serverInfo
 	scriptDetail string // set when scripts work: how they were loaded
 }

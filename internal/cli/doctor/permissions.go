@@ -24,8 +24,8 @@ type usedCommand struct {
 var notSent = []any{}
 
 // usedCommands are the commands whose rules docs/operations.md lists.
-func usedCommands(keys *protocol.Keys, plain string) []usedCommand {
-	key, channel, sharded := keys.Meta, plain, protocol.ChannelPrefix("", plain)+"doctor"
+func usedCommands(keys *protocol.Keys, plain, sharded string) []usedCommand {
+	key, channel := keys.Meta, plain
 	return []usedCommand{
 		{args: inspectCommand(keys, true)},
 		{args: inspectCommand(keys, false)},
@@ -124,7 +124,7 @@ func (n *node) checkPermissions(ctx context.Context) {
 	r.dryRun = n.client.Do(ctx, "acl", "dryrun", r.user, "ping").Err() == nil
 	var missing []string
 	status := statusOK
-	for _, c := range usedCommands(n.keys, n.prefix+n.lockName) {
+	for _, c := range usedCommands(n.keys, n.prefix+n.lockName, n.sharded) {
 		if c.cluster && n.target.Cluster == nil {
 			continue
 		}

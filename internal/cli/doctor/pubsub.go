@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -43,7 +42,7 @@ func (n *node) publishAndReceive(ctx context.Context) (finding, error) {
 	if n.target.Cluster == nil {
 		sub, publish, what = n.client.Subscribe(ctx, n.prefix+"wake:"+n.lockName), n.client.Publish, "a message"
 	} else {
-		sub, publish, what = n.client.SSubscribe(ctx, protocol.ChannelPrefix(n.prefix, n.lockName)+"doctor"), n.client.SPublish, "a sharded message"
+		sub, publish, what = n.client.SSubscribe(ctx, n.sharded), n.client.SPublish, "a sharded message"
 	}
 	defer func() { _ = sub.Close() }()
 	var sent time.Time
