@@ -130,12 +130,11 @@ func TestExtendRefusedAsContextEnds(t *testing.T) {
 }
 
 // sendTimes records when a script is sent from now on.
-func (s *fixture) sendTimes(script *lua.Script) func() []time.Time {
+func (s *fixture) sendTimes(scripts ...*lua.Script) func() []time.Time {
 	var mu sync.Mutex
 	var list []time.Time
-	sha := []byte(script.SHA)
 	s.net.Watch(func(b []byte) {
-		if bytes.Contains(b, sha) {
+		if slices.ContainsFunc(scripts, func(script *lua.Script) bool { return bytes.Contains(b, []byte(script.SHA)) }) {
 			mu.Lock()
 			defer mu.Unlock()
 			list = append(list, time.Now())
@@ -155,8 +154,8 @@ func TestBackoffFollowsRetryPolicy(t *testing.T) {
 	inBubble(t, func(s *fixture) {
 		s.must(s.hold("x").Release(context.Background()))
 		s.Config.Retry = server.Retry{MinBackoff: 20 * time.Millisecond, MaxBackoff: 200 * time.Millisecond, MaxElapsed: 5 * time.Second}
-		s.net.Break(lua.Mutex.Fast.Acquire.SHA, 1<<30, faultnet.LoseRequest)
-		asked := s.sendTimes(lua.Mutex.Fast.Acquire)
+		s.net.Break("evalsha", 1<<30, faultnet.LoseRequest) // the fast script, then the general one
+		asked := s.sendTimes(lua.Mutex.Fast.Acquire, lua.Mutex.Acquire)
 		start := time.Now()
 		if _, err := s.lock("x").Acquire(context.Background(), Terms{}); err == nil || errors.Is(err, server.ErrNotAcquired) {
 			s.Errorf("all its requests were lost: %v", err)
