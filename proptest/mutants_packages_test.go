@@ -22,7 +22,7 @@ var packageMutants = []mutant{
 	{"an outage is as long as the caller has waited", "internal/server/outage.go", "	if a.Since.After(since) {\n		since = a.Since\n	}\n", "", "internal/server tests/TestOutage"},
 	{"a request that was not answered counts on its server", "internal/keeper/request.go", " || !queued && (!r.terms.Turn.Waited || now.Sub(r.began) >= server.SilenceTimeout) {", " {", "internal/keeper tests/TestWaitError"},
 	{"whoever has waited for a turn knows of others", "internal/keeper/request.go", "(!r.terms.Turn.Waited || now.Sub(r.began) >= server.SilenceTimeout)", "!r.terms.Turn.Waited", "internal/keeper tests/TestWaitError"},
-	{"a request forgets why its last call has failed", "internal/keeper/effects.go", "			r.call, h.lastErr = nil, cause\n", "			r.call = nil\n", "internal/keeper tests/TestWaitError"},
+	{"a request forgets why its last call has failed", "internal/keeper/effects.go", "			r.call, h.failuresLocked().last = nil, cause\n", "			r.call = nil\n", "internal/keeper tests/TestWaitError"},
 	{"a name that was waited for on a Cluster stays subscribed", "internal/keeper/queue.go", "		ws.k.Subscriber.Release(q.lock.Channel)\n", "", "fair tests/TestConformance/cluster_over_minutes"},
 	{"a subscription is dropped under one who waits", "internal/pubsub/subscriber.go", "		case ch.refs > 0 || s.closed:", "		case s.closed:", "fair tests/TestConformance/cluster_over_minutes"},
 	{"unused channels are looked for only once", "internal/pubsub/subscriber.go", "	s.sweeping = false\n", "", "fair tests/TestConformance/cluster_over_minutes"},

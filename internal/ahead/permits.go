@@ -312,7 +312,7 @@ func (p *Permits) endLocked(b *block) {
 // give returns a block of which nothing was used to the server.
 func (p *Permits) give(b *block) {
 	until := p.lock.Keeper().Now().Add(server.TombstoneTTL)
-	p.lock.NewLease(b.lease.Token(), "", claim.Clean(until), nil).Abandon()
+	p.lock.NewLease(b.lease.Token(), claim.Clean(until), nil).Abandon()
 }
 
 // Names remembers the rate limits of which a keeper takes permits ahead. It is safe for concurrent use.

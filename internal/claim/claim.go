@@ -123,6 +123,9 @@ func (c *Claim) Fence() int64 { return c.fence }
 // Since returns when the lease was granted, or for a part, when the whole lease began.
 func (c Claim) Since() Instant { return c.since }
 
+// Waits reports whether the request is queued if it cannot be granted at once. It never changes.
+func (c *Claim) Waits() bool { return c.mode == Wait }
+
 // SetSince sets Since of a part.
 func (c *Claim) SetSince(at Instant) { c.since = at }
 

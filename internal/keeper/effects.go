@@ -29,7 +29,8 @@ type actions struct {
 func (h *Lease) completeLocked(ev *claim.Event, cause error) {
 	switch ev.Kind {
 	case claim.RenewFailed:
-		ev.Pause, h.lastErr = h.pauseLocked(), cause
+		ev.Pause = h.pauseLocked()
+		h.failed.last = cause
 	case claim.ReleaseFailed:
 		// An attempt that was interrupted, because ctx has ended or the keeper is closed, says nothing about the server: the next one is sent
 		// at once.
@@ -41,9 +42,12 @@ func (h *Lease) completeLocked(ev *claim.Event, cause error) {
 	if r := h.request; r != nil {
 		switch ev.Kind {
 		case claim.Replied:
-			r.call, h.lastErr = nil, nil
+			r.call = nil
+			if h.failed != nil {
+				h.failed.last = nil
+			}
 		case claim.AskFailed:
-			r.call, h.lastErr = nil, cause
+			r.call, h.failuresLocked().last = nil, cause
 		case claim.Cancelled, claim.Closed, claim.Broken, claim.NotBroken:
 			ev.Withdrawn = r.withdrawLocked()
 		}
@@ -60,8 +64,7 @@ func (a *actions) begin(h *Lease, now claim.Instant, ev *claim.Event, cause erro
 		h.cleanup.loss = cause
 	}
 	if a.Confirmed {
-		h.lastErr = nil
-		h.backoff.Reset()
+		h.failed = nil
 	}
 	if a.Ask {
 		a.ask = &h.request.newCallLocked(a.AskGeneral).Call
@@ -186,7 +189,7 @@ func (h *Lease) observeEnd(a *actions) {
 
 // pauseLocked returns the pause before the next attempt of a call that is repeated.
 func (h *Lease) pauseLocked() time.Duration {
-	return h.lock.k.Config.Retry.Next(&h.backoff)
+	return h.lock.k.Config.Retry.Next(&h.failuresLocked().backoff)
 }
 
 // breakerKnown handles the answer to AskBreaker: b has broken the request or lease; nil: nobody, as far as is known.

@@ -99,7 +99,6 @@ type Lease struct {
 	lifecycle.Lifecycle
 	lock     *Lock
 	token    string
-	serial   string        // names it in messages
 	request  *request      // until it is granted, or longer if a late reply may come; nil: adopted, or made for a cleanup
 	observer Observer      // gets its events; nil: the keeper's hooks alone
 	fence    atomic.Uint64 // 0 before the grant; a conversion raises it
@@ -107,11 +106,32 @@ type Lease struct {
 
 	// Guarded by the Lifecycle's Mu. A process may have a hundred thousand leases, so what few have is behind pointers.
 	Claim       claim.Claim
-	conversion  *conversion    // nil: it was never converted
-	observation *Observation   // of the call that acquired it, or converted it last
-	backoff     random.Backoff // of the call that is repeated now
-	lastErr     error          // of the last renewal, or before the grant, of the last call that asked for the lease; nil: it was answered
-	cleanup     *Cleanup       // once it is released
+	conversion  *conversion  // nil: it was never converted
+	observation *Observation // of the call that acquired it, or converted it last
+	failed      *failures    // nil: no call has failed since the last answer to a renewal
+	cleanup     *Cleanup     // once it is released
+}
+
+// failures are what a lease knows of calls that have failed.
+type failures struct {
+	backoff random.Backoff // of the call that is repeated now
+	last    error          // of the last renewal, or before the grant, of the last call that asked for the lease; nil: it was answered
+}
+
+// failuresLocked returns the lease's record of failed calls, which it makes when it is first needed. The caller holds Mu.
+func (h *Lease) failuresLocked() *failures {
+	if h.failed == nil {
+		h.failed = &failures{}
+	}
+	return h.failed
+}
+
+// lastErrLocked returns the error of the last call; nil: it was answered. The caller holds Mu.
+func (h *Lease) lastErrLocked() error {
+	if h.failed == nil {
+		return nil
+	}
+	return h.failed.last
 }
 
 // Reasons for a loss, in addition to ErrNotHeld.
@@ -122,8 +142,8 @@ var (
 )
 
 // NewLease returns the Lease of a token: of a new request, of a lease that is adopted, or of a token that is to be cleaned up, as c says.
-func (l *Lock) NewLease(token, serial string, c claim.Claim, o *Observation) *Lease {
-	h := &Lease{lock: l, token: token, serial: serial, Claim: c, observation: o}
+func (l *Lock) NewLease(token string, c claim.Claim, o *Observation) *Lease {
+	h := &Lease{lock: l, token: token, Claim: c, observation: o}
 	h.Begin(h)
 	h.timer.Handler = (*leaseTimer)(h)
 	return h
@@ -138,9 +158,6 @@ func (t *leaseTimer) Fire(now time.Time) { (*Lease)(t).onTimer(now) }
 func (h *Lease) onTimer(now time.Time) {
 	h.StepBy(h.lock.k.Instant(now), claim.Event{Kind: claim.Timer}, nil, h.lock.k.Transport.Send)
 }
-
-// Rename changes the token of a lease that nobody else knows yet.
-func (h *Lease) Rename(token, serial string) { h.token, h.serial = token, serial }
 
 // Start adds an adopted lease to the held leases, and sets its timer, for the first renewal. It reports false after Close.
 func (h *Lease) Start(fence uint64, at claim.Instant) bool {
@@ -197,8 +214,8 @@ func (h *Lease) endErrorLocked(cause error) error {
 		cause = errLifetime
 	case claim.ByDeadline:
 		cause = errDeadline
-		if h.lastErr != nil {
-			cause = fmt.Errorf("%w: %w", errDeadline, h.lastErr)
+		if last := h.lastErrLocked(); last != nil {
+			cause = fmt.Errorf("%w: %w", errDeadline, last)
 		}
 	}
 	return h.lock.Fail(server.ErrLost, cause)
@@ -276,9 +293,6 @@ func (h *Lease) Observation() *Observation {
 
 // Token returns the identity of the lease.
 func (h *Lease) Token() string { return h.token }
-
-// Serial returns the part of the token that names the lease in messages.
-func (h *Lease) Serial() string { return h.serial }
 
 // Fence returns the fence, which a conversion raises.
 func (h *Lease) Fence() uint64 { return h.fence.Load() }

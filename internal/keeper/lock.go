@@ -272,7 +272,7 @@ func (l *Lock) AdoptAs(ctx context.Context, token string, observer Observer) (ad
 		if now >= c.Deadline() { // the answer took too long
 			return true, ErrTooLate
 		}
-		h := l.NewLease(token, t.Serial, c, l.NewObservation(ctx, t.Flags))
+		h := l.NewLease(token, c, l.NewObservation(ctx, t.Flags))
 		h.observer = observer
 		if r.Converted {
 			h.conversion = &conversion{calls: 1, converted: true}

@@ -141,7 +141,7 @@ func (m *messages) logIgnored(err error, now time.Time) {
 // CheckGrant is called when a heartbeat has found a grant. If the grant's message has not come by the answer to a PING, it was lost, and the
 // subscription is replaced.
 func (m *messages) CheckGrant(r *request, channel string) {
-	serial := r.Serial()
+	serial := r.serial
 	m.mu.Lock()
 	check := m.requests[serial] == r && !r.notified // else it knows of the grant
 	if check {

@@ -69,13 +69,13 @@ type Part struct {
 // may still arrive. AskPart does not block: answered is called once, perhaps before AskPart returns, when there is an answer, the keeper is
 // closed, or stop is called. It is called without any mutex of this package.
 func (l *Lock) AskPart(token string, since time.Time, observer Observer, inDoubt bool, answered func(Part)) (stop func()) {
-	r := &request{part: &partRequest{answered: answered}, mode: claim.Part, policyArg: ""}
+	r := &request{part: &partRequest{answered: answered}, serial: token, policyArg: ""}
 	c := claim.New(claim.Part, false, inDoubt)
 	c.SetSince(l.k.Instant(since))
 	// It is registered under the token, because the serial in the token is another keeper's, and this keeper may have drawn the same one.
-	r.Lease = l.NewLease(token, token, c, nil)
+	r.Lease = l.NewLease(token, c, nil)
 	r.request, r.observer = r, observer
-	if _, closed := l.k.messages.Register(r.Serial(), r, true); closed {
+	if _, closed := l.k.messages.Register(r.serial, r, true); closed {
 		answered(Part{Err: server.ErrClosed, InDoubt: inDoubt})
 		return func() {}
 	}

@@ -128,7 +128,7 @@ var (
 // CleanUp releases whatever a token has at the server, and leaves a tombstone, so that a copy of its request that arrives later is not granted.
 // It runs in the background, and is repeated until the server has answered, but not after until. The observer may be nil.
 func (l *Lock) CleanUp(token string, observer Observer, until time.Time) *Cleanup {
-	h := l.NewLease(token, "", claim.Clean(l.k.Instant(until)), nil)
+	h := l.NewLease(token, claim.Clean(l.k.Instant(until)), nil)
 	h.observer = observer
 	c, _ := h.ReleaseBy(l.k.Transport.Send, false)
 	return c

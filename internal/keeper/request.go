@@ -18,10 +18,10 @@ import (
 // request is what a Lease needs until it is granted: how it is asked for, and the caller that waits for it.
 type request struct {
 	*Lease
-	terms     Terms        // what the caller asks for; Turn.Since is set
-	policyArg any          // of an upgrade, the token of its lease; of a semaphore, the limits; else ""
-	part      *partRequest // it asks for a part of a majority; nil: it does not
-	mode      claim.Mode
+	terms     Terms         // what the caller asks for; Turn.Since is set
+	policyArg any           // of an upgrade, the token of its lease; of a semaphore, the limits; else ""
+	part      *partRequest  // it asks for a part of a majority; nil: it does not
+	serial    string        // names it in messages
 	began     time.Time     // when the first call was sent
 	deadline  time.Time     // of the caller's context; zero: none
 	ended     server.Signal // when the request has ended
@@ -41,7 +41,7 @@ type request struct {
 
 // newRequest registers a request, so that messages find it. It returns nil after Close.
 func (l *Lock) newRequest(ctx context.Context, t Terms, mode claim.Mode) *request {
-	r := &request{mode: mode, policyArg: l.PolicyArg(), began: time.Now()}
+	r := &request{policyArg: l.PolicyArg(), began: time.Now()}
 	r.deadline, _ = ctx.Deadline()
 	r.queued.reported = -1
 	if t.lease != nil {
@@ -55,17 +55,17 @@ func (l *Lock) newRequest(ctx context.Context, t Terms, mode claim.Mode) *reques
 	t.Turn.Since = cmp.Or(t.Turn.Since, r.began)
 	r.terms = t
 	token, serial := l.newToken(t.Flags, int64(t.Number), t.note)
-	r.Lease = l.NewLease(token, serial, claim.New(mode, r.upgrades(), false), t.Observation)
+	r.Lease, r.serial = l.NewLease(token, claim.New(mode, r.upgrades(), false), t.Observation), serial
 	r.request, r.observer = r, t.Observer
 	for {
-		switch taken, closed := l.k.messages.Register(r.Serial(), r, false); {
+		switch taken, closed := l.k.messages.Register(r.serial, r, false); {
 		case closed:
 			return nil
 		case !taken:
 			return r
 		}
 		// once in 2^47 divided by their number
-		r.Rename(l.newToken(t.Flags, int64(t.Number), t.note))
+		r.token, r.serial = l.newToken(t.Flags, int64(t.Number), t.note)
 	}
 }
 
@@ -138,7 +138,7 @@ func (r *request) ContextEnded(ctx context.Context) {
 // SilenceTimeout, knows it if its caller had to wait for a turn: then the caller before it has or had the lock.
 func (r *request) outage(now time.Time) error {
 	r.Mu.Lock()
-	failed, queued, asked := r.lastErr, r.Claim.State() == claim.Waiting, r.lock.k.Time(r.Claim.Asked())
+	failed, queued, asked := r.lastErrLocked(), r.Claim.State() == claim.Waiting, r.lock.k.Time(r.Claim.Asked())
 	r.Mu.Unlock()
 	if failed != nil {
 		return failed
@@ -244,7 +244,7 @@ func (r *request) failureLocked(cause error) error {
 
 // unregister removes a request that has ended, so that messages no longer find it and no heartbeat is sent for it.
 func (r *request) unregister() {
-	r.lock.k.messages.Unregister(r.Serial(), r)
+	r.lock.k.messages.Unregister(r.serial, r)
 	r.lock.k.queues.leave(r)
 }
 
@@ -277,7 +277,7 @@ func (r *request) newCallLocked(general bool) *askCall {
 		l.SetAllow(&c.Call, r.Token())
 	default:
 		var maxWait any
-		if r.mode == claim.Wait {
+		if r.Claim.Waits() {
 			maxWait = r.maxWait()
 		}
 		c.uncounted = !l.k.Subscriber.Reliable(l.Channel)
@@ -351,7 +351,7 @@ func (r *request) replied(c *askCall, a protocol.AcquireReply) {
 	if a.Undecided {
 		ev.Code = claim.Undecided
 	}
-	if r.part == nil && l.FastBackoff.Acquire.Answered(c.fast, r.mode == claim.Wait, a) {
+	if r.part == nil && l.FastBackoff.Acquire.Answered(c.fast, r.Claim.Waits(), a) {
 		if r.terms.quota != nil {
 			r.Mu.Lock()
 			if r.Claim.Pending() { // the caller has not returned
