@@ -26,7 +26,6 @@ func price(ctx context.Context, rdb *redis.Client, m *mutex.Mutex) (p string, er
 	return p, err
 }
 
-// catalog is read often and written now and then. Its lock has the option Linger, so most reads send nothing.
 type catalog struct {
 	lock *rwlock.Lock // rwlock.New(k, "catalog", &rwlock.Options{Linger: 20 * time.Millisecond})
 	copy atomic.Pointer[entry]

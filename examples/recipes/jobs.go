@@ -32,14 +32,3 @@ func lead(ctx context.Context, k *lockkeeper.Keeper) error {
 		return schedule(ctx, fence) // until ctx ends: then another process may lead
 	})
 }
-
-func migrate(ctx context.Context, k *lockkeeper.Keeper) error {
-	m, err := mutex.New(k, "migration", &mutex.Options{
-		TTL:         time.Minute,   // renewed while the process lives
-		MaxLifetime: 2 * time.Hour, // but not for longer than this
-	})
-	if err != nil {
-		return err
-	}
-	return m.Do(ctx, work)
-}

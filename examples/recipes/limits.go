@@ -2,9 +2,7 @@ package recipes
 
 import (
 	"context"
-	"math"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
@@ -39,20 +37,4 @@ func limitedClient(k *lockkeeper.Keeper) (*http.Client, error) {
 	}
 	transport, err := httplimit.NewConcurrentTransport(api, http.DefaultTransport, nil)
 	return &http.Client{Transport: transport}, err
-}
-
-func serve(w http.ResponseWriter, r *http.Request, k *lockkeeper.Keeper, user string) error {
-	l, err := ratelimit.New(k, "user:"+user, 2, time.Minute, nil)
-	if err != nil {
-		return err
-	}
-	limit, err := l.Allow(r.Context())
-	if err != nil {
-		return err // Redis did not answer: serve the request or not
-	}
-	if !limit.Allowed {
-		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(limit.RetryAfter.Seconds()))))
-		w.WriteHeader(http.StatusTooManyRequests)
-	}
-	return nil
 }

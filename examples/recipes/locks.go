@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/fair"
 	"github.com/lockkeeper/lockkeeper/mutex"
 )
 
@@ -18,18 +17,6 @@ func pay(ctx context.Context, k *lockkeeper.Keeper, order string) error {
 	return m.Do(ctx, func(ctx context.Context, fence uint64) error {
 		return charge(ctx, order, fence) // ctx ends if the lock is lost
 	})
-}
-
-func payUnlessBusy(ctx context.Context, m *mutex.Mutex, order string) error {
-	lease, err := m.TryLock(ctx)
-	if errors.Is(err, lockkeeper.ErrNotAcquired) {
-		return nil // somebody else is at it
-	}
-	if err != nil {
-		return err
-	}
-	defer lease.Release(ctx)
-	return charge(lease.Context(ctx), order, lease.Fence())
 }
 
 func payWithin(ctx context.Context, m *mutex.Mutex, order string) error {
@@ -44,20 +31,6 @@ func payWithin(ctx context.Context, m *mutex.Mutex, order string) error {
 	}
 	defer lease.Release(ctx)
 	return charge(lease.Context(ctx), order, lease.Fence()) // ctx and not wait: the work may take longer
-}
-
-func nextOrder(ctx context.Context, k *lockkeeper.Keeper, customer string) error {
-	l, err := fair.New(k, "customer:"+customer, nil)
-	if err != nil {
-		return err
-	}
-	return l.Do(ctx, func(ctx context.Context, fence uint64) error {
-		order, err := first(ctx, customer) // of a list, which has the order
-		if err != nil {
-			return err
-		}
-		return process(ctx, order, fence) // and remove it
-	})
 }
 
 func transfer(ctx context.Context, from, to *mutex.Mutex) error {

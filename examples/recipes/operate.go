@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/redis/go-redis/v9"
 )
@@ -42,17 +41,6 @@ func finish(ctx context.Context, k *lockkeeper.Keeper, token string) error { // 
 	}
 	defer lease.Release(ctx)
 	return work(lease.Context(ctx), lease.Fence())
-}
-
-func breakStuck(ctx context.Context, k *lockkeeper.Keeper, m *mutex.Mutex) error {
-	holder, held, err := m.Holder(ctx)
-	if err != nil || !held {
-		return err
-	}
-	_, err = admin.Break(ctx, k, mutex.Kind, m.Name(), &admin.BreakOptions{
-		Token: holder.Token, Reason: "hangs since noon", By: "ann",
-	})
-	return err
 }
 
 func connect(addr string) (*lockkeeper.Keeper, error) {

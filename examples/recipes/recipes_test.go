@@ -7,7 +7,6 @@ import (
 	"log"
 	"net/http/httptest"
 	"os"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -82,38 +81,33 @@ func Example_connect() {
 func Example_pay() {
 	m := newMutex(k, "pay")
 	lease := held(m.Name())
-	fmt.Println(payUnlessBusy(ctx, m, "42"), payWithin(ctx, m, "42"))
+	fmt.Println(payWithin(ctx, m, "42"))
 	_ = lease.Release(ctx)
-	fmt.Println(payWithin(ctx, m, "43"), payUnlessBusy(ctx, m, "44"), pay(ctx, k, "45"))
+	fmt.Println(payWithin(ctx, m, "43"), pay(ctx, k, "44"))
 	// Output:
-	// <nil> busy
+	// busy
 	// charges 43
 	// charges 44
-	// charges 45
-	// <nil> <nil> <nil>
+	// <nil> <nil>
 }
 
 func Example_transfer() {
-	fmt.Println(nextOrder(ctx, k, "ann"))
 	fmt.Println(transfer(ctx, newMutex(k, "account:7"), newMutex(k, "account:8")))
 	// Output:
-	// processes ann's first order
-	// <nil>
 	// moves money
 	// <nil>
 }
 
 func Example_nightly() {
 	fmt.Println(nightly(ctx, k), nightly(ctx, another))
-	fmt.Println(lead(ctx, k), migrate(ctx, k), encode(ctx, k), callPartner(ctx, k))
+	fmt.Println(lead(ctx, k), encode(ctx, k), callPartner(ctx, k))
 	// Output:
 	// makes the report
 	// <nil> <nil>
 	// schedules
 	// works
-	// works
 	// calls
-	// <nil> <nil> <nil> <nil>
+	// <nil> <nil> <nil>
 }
 
 func Example_limitedClient() {
@@ -131,19 +125,6 @@ func Example_limitedClient() {
 	fmt.Println(response.Status)
 	// Output:
 	// 404 Not Found
-}
-
-func Example_serve() {
-	for range 3 {
-		w := httptest.NewRecorder()
-		err := serve(w, httptest.NewRequest("GET", "/", nil), k, "ann")
-		wait, _ := strconv.Atoi(w.Header().Get("Retry-After"))
-		fmt.Println(w.Code, wait > 50 && wait <= 60, err)
-	}
-	// Output:
-	// 200 false <nil>
-	// 200 false <nil>
-	// 429 true <nil>
 }
 
 func Example_price() {
@@ -188,18 +169,4 @@ func Example_begin() {
 	// <nil>
 	// true
 	// <nil> true
-}
-
-func Example_breakStuck() {
-	m := newMutex(k, "break-stuck")
-	lease := held(m.Name())
-	fmt.Println(breakStuck(ctx, k, m))
-	next, err := m.TryLock(ctx)
-	fmt.Println(err, next.Fence() > lease.Fence())
-	_ = next.Release(ctx)
-	fmt.Println(errors.Is(lease.Extend(ctx, time.Second), lockkeeper.ErrLost))
-	// Output:
-	// <nil>
-	// <nil> true
-	// true
 }

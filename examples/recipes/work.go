@@ -22,12 +22,6 @@ func schedule(context.Context, uint64) error { return say("schedules") }
 
 func move(context.Context, uint64, uint64) error { return say("moves money") }
 
-func first(_ context.Context, customer string) (string, error) {
-	return customer + "'s first order", nil
-}
-
-func process(_ context.Context, order string, _ uint64) error { return say("processes", order) }
-
 func call(context.Context) error { return say("calls") }
 
 func compute() string {
