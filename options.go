@@ -64,9 +64,11 @@ type Options struct {
 	// NoOwner stores no label of the keeper. Owner must then be empty. Default false.
 	NoOwner bool
 
-	// LongWait makes the keeper log a warning when a call has waited for longer than this. The warning names the lock, its holder,
-	// and since when it is held, for which the keeper asks the server once. However many calls wait for a lock, one warning is
-	// logged per LongWait. From 10 ms to 365 days. Default 0: nothing is logged.
+	// LongWait makes the keeper log a warning when a call has waited for longer than this. From 10 ms to 365 days. Default 0:
+	// nothing is logged.
+	//
+	// The warning names the lock, its holder, and since when it is held, for which the keeper asks the server once. However many
+	// calls wait for a lock, one warning is logged per LongWait.
 	LongWait time.Duration
 
 	// Logger receives warnings that need attention: a missing permission, a subscription that had to be replaced. Default

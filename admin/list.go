@@ -39,8 +39,10 @@ type ListOptions struct {
 	// Owners fills in LockSummary.Owner, with a GET for each keeper that is found. Default false.
 	Owners bool
 
-	// Progress is called after each step with the number of keys that were looked at so far, and the approximate number
-	// of all keys; at the end the two are equal. It needs the command DBSIZE. Default: none.
+	// Progress is called after each step with the number of keys that were looked at so far, and the approximate number of all
+	// keys. Default: none.
+	//
+	// At the end the two are equal. It needs the command DBSIZE.
 	Progress func(scanned, total int64)
 
 	// OneNode is called before the first lock if the server is a node of a Cluster and the keeper's client is not a Cluster client:

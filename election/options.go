@@ -26,21 +26,25 @@ type Options struct {
 	MinBackoff, MaxBackoff time.Duration
 
 	// Retry is called with each error of Lock after which Run can go on, and reports whether it does; else Run returns the error.
-	// It is not called with ErrClosed and ErrInvalid, which every Lock would return, nor after the end of Run's context. The errors
-	// that require intervention are those that match neither ErrUnavailable nor ErrNotAcquired. Default: Run goes on after all.
+	// Default: Run goes on after all.
+	//
+	// It is not called with ErrClosed and ErrInvalid, which every Lock would return, nor after the end of Run's context. The
+	// errors that require intervention are those that match neither ErrUnavailable nor ErrNotAcquired.
 	Retry func(err error) bool
 
-	// WatchInterval is how often Watch asks the server who leads. Watch also asks when this process starts or stops leading.
-	// From 10 ms to 1 h. Default 2 s.
+	// WatchInterval is how often Watch asks the server who leads. From 10 ms to 1 h. Default 2 s.
+	//
+	// Watch also asks when this process starts or stops leading.
 	WatchInterval time.Duration
 
 	// LongStepDown is how long lead may go on after its context has ended before a warning is logged. From 10 ms to 1 h. Default
 	// 10 s.
 	LongStepDown time.Duration
 
-	// Logger receives warnings: a campaign failed, leadership was lost, lead does not return. It receives an error if a campaign
-	// failed for a reason that requires intervention. Of campaigns that fail in a row, one is logged a minute, and each change from one
-	// level to the other. Default slog.Default().
+	// Logger receives warnings: a campaign failed, leadership was lost, lead does not return. Default slog.Default().
+	//
+	// It receives an error if a campaign failed for a reason that requires intervention. Of campaigns that fail in a row, one is
+	// logged a minute, and each change from one level to the other.
 	Logger *slog.Logger
 }
 

@@ -17,8 +17,10 @@ const (
 
 // Options are the settings of a handler. Nil, and the zero value of each field, mean the defaults. New copies them.
 type Options struct {
-	// Authorize is called for every request, those for scripts and styles included, concurrently. If it returns an error, the answer
-	// is 403 with its text. Default nil: every request is allowed.
+	// Authorize is called for every request. If it returns an error, the answer is 403 with its text. Default nil: every request
+	// is allowed.
+	//
+	// Requests for scripts and styles are included. Authorize is called concurrently.
 	Authorize func(r *http.Request) error
 
 	// AllowBreak returns the name of the user who sends a request if that user may break locks, or else an error; see "Security" in
@@ -32,8 +34,9 @@ type Options struct {
 	// client, without user and password.
 	Server string
 
-	// MaxNames is the maximum number of names that are read for the list. If there are more, the page says so; a search then
-	// reads only the names that match. From 1 to 100,000. Default 5,000.
+	// MaxNames is the maximum number of names that are read for the list. From 1 to 100,000. Default 5,000.
+	//
+	// If there are more, the page says so; a search then reads only the names that match.
 	MaxNames int
 
 	// Interval is the least time between two reads of the list, and between two reads of the same name. From 1 s to 1 min.

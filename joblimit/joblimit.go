@@ -41,16 +41,21 @@ const (
 
 // Options are the settings of a limiter. Nil, and the zero value of each field, mean the defaults. They are copied.
 type Options struct {
-	// Prefix precedes each key in the name of its lock. Limiters of the same constructor and prefix share the limit of a key, and
-	// so do those of Rate and ConcurrentRate; others never do. Default "job:".
+	// Prefix precedes each key in the name of its lock. Default "job:".
+	//
+	// Limiters of the same constructor and prefix share the limit of a key, and so do those of Rate and ConcurrentRate; others
+	// never do.
 	Prefix string
 
-	// MaxWait is how long Do waits for its turn, in the worker, before it postpones the job; at once if a rate limit cannot have a
-	// permit within that time. Not negative. Default 0: Do does not wait.
+	// MaxWait is how long Do waits for its turn, in the worker, before it postpones the job. Not negative. Default 0: Do does not
+	// wait.
+	//
+	// If a rate limit cannot have a permit within that time, Do postpones the job at once.
 	MaxWait time.Duration
 
-	// RetryAfter is the least time for which a job is postponed, or longer if a rate limit has no permit before; up to half of it is
-	// added at random. From 1 ms to 24 h. Default 1 s.
+	// RetryAfter is the least time for which a job is postponed. From 1 ms to 24 h. Default 1 s.
+	//
+	// It is longer if a rate limit has no permit before; up to half of it is added at random.
 	RetryAfter time.Duration
 
 	// TTL is how long a job still counts as running after its worker has crashed. Leases are renewed while jobs run. From 10 ms
@@ -61,7 +66,9 @@ type Options struct {
 	Ahead bool
 
 	// Logger receives a warning if the lease of a job is lost while the job runs, and an error if jobs are postponed for a reason
-	// that requires intervention, once a minute. Default slog.Default().
+	// that requires intervention. Default slog.Default().
+	//
+	// The error is logged once a minute.
 	Logger *slog.Logger
 }
 

@@ -33,8 +33,10 @@ type Options struct {
 	// of TTL. Default a tenth of TTL, but at most 500 ms.
 	ServerTimeout time.Duration
 
-	// MaxRetryDelay bounds the average pause between two attempts while another holder has the lock. The average grows from 10
-	// ms; each pause is varied at random by up to half. From 10 ms to 1 h. Default 250 ms.
+	// MaxRetryDelay bounds the average pause between two attempts while another holder has the lock. From 10 ms to 1 h. Default
+	// 250 ms.
+	//
+	// The average grows from 10 ms; each pause is varied at random by up to half.
 	MaxRetryDelay time.Duration
 
 	// MinUptime is how long a server must have run before its answers count; see "Servers that restart" in the package comment.

@@ -21,15 +21,20 @@ const defaultTimeout = time.Second
 // HandlerOptions are the settings of NewHandler. Nil, and the zero value of each field, mean the defaults.
 // NewHandler copies them.
 type HandlerOptions struct {
-	// FailOpen lets requests pass while the limit cannot be checked, because Redis does not answer or the limiter function of
-	// NewHandler returns an error. Default false: such a request is answered with 503 Service Unavailable.
+	// FailOpen lets requests pass while the limit cannot be checked. Default false: such a request is answered with 503 Service
+	// Unavailable.
+	//
+	// It cannot be checked while Redis does not answer, or if the limiter function of NewHandler returns an error.
 	FailOpen bool
 
 	// Timeout bounds how long the check may take. It does not bound the next handler. At least 1 ms. Default 1 s.
 	Timeout time.Duration
 
-	// OnError is called for each request whose limit could not be checked, whether it passes or not, concurrently. Default: a
-	// warning is logged to slog.Default(), once a minute while requests fail; requests whose client has gone do not count.
+	// OnError is called for each request whose limit could not be checked. Default: a warning is logged, once a minute while
+	// requests fail.
+	//
+	// It is called whether the request passes or not, concurrently. The warning goes to slog.Default(); requests whose client has
+	// gone do not count.
 	OnError func(r *http.Request, err error)
 }
 

@@ -28,8 +28,11 @@ type TransportOptions struct {
 	// NoPause ignores Retry-After: responses cause no pause. Default false.
 	NoPause bool
 
-	// OnPause is called after a response has asked for a pause of d; err is nil if the pause was set. It is called concurrently, and
-	// must not block. Default: an error is logged to slog.Default() as a warning, once a minute while pauses fail.
+	// OnPause is called after a response has asked for a pause of d. Default: if the pause was not set, a warning is logged, once
+	// a minute while pauses fail.
+	//
+	// The error is nil if the pause was set. OnPause is called concurrently, and must not block. The warning goes to
+	// slog.Default().
 	OnPause func(d time.Duration, err error)
 }
 

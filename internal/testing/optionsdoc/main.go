@@ -24,16 +24,17 @@ const preface = `# Options
 <!-- go generate writes this page from the comments in the code. -->
 
 Nil options, and the zero value of each field, mean the defaults. A value out of range is rejected with ` + "`ErrInvalid`" + `;
-nothing is clamped. Durations are whole milliseconds; a fraction is dropped. [Adapters](../contrib/README.md) have
-pages of their own.
+nothing is clamped. Durations are whole milliseconds; a fraction is dropped. [Adapters](../contrib/README.md)
+and the calls of package [admin](../admin) document their own.
 
-Arguments of constructors have bounds, too. A name has 1 to 1024 bytes. A limit of permits is from 1 to 1,000,000,000.
+Bounds of arguments: a name has 1 to 1024 bytes. A limit of permits is from 1 to 1,000,000,000.
 The window of a rate limit is from 10 ms to 365 days (from 200 ms with ` + "`Ahead`" + `), a fraction of a millisecond is
 rounded up, and a ` + "`Pause`" + ` lasts from 1 ms to 24 h. The period of ` + "`once`" + ` is from its TTL to 365 days.
 `
 
-// skipped are the directories without options of users, and contrib, whose modules have pages of their own.
-var skipped = []string{"bench", "cmd", "contrib", "examples", "internal", "proptest", "testdata", "tools"}
+// skipped are the directories without options of users; contrib, whose modules have pages of their own; and admin, whose options are
+// those of calls, next to which their documentation shows them.
+var skipped = []string{"admin", "bench", "cmd", "contrib", "examples", "internal", "proptest", "testdata", "tools"}
 
 func main() {
 	page, err := generate(".")
