@@ -53,8 +53,9 @@ CHECKS ?= 400
 mutants: ## deliberate bugs, each of which the simulation, or the tests that it names, have to find; about half an hour; BUG narrows it down, by words of a name with _ between
 	go test ./proptest -run '^TestMutants$$/$(BUG)' -v -timeout 3h -args -mutants
 
-explore: ## every order of steps in small worlds, with deliberate bugs that must be found; a few minutes
-	go test ./internal/testing/explore -count=1 -v -parallel 2 -timeout 1h -args -explore
+explore: ## every order of steps in small worlds, with deliberate bugs that must be found; twenty minutes; RUN narrows it down, as go test -run does
+	go test ./internal/testing/explore -count=1 -v -parallel 2 -timeout 1h -run '$(RUN)' -args -explore
+RUN ?= .
 
 lint: ## formatting; vet and static analysis of every module, and whether its go.mod is tidy
 	@out=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$out" || { echo "not gofmt-clean:"; echo "$$out"; exit 1; }
