@@ -188,6 +188,38 @@ func TestHandOnWithoutSubscription(t *testing.T) {
 	})
 }
 
+// TestHandOnPassesOverDeadWaiters: waiters of processes that have ended leave the queue with the hand-off, and the first that is
+// subscribed is granted the lock. Of more than three of them the fast script decides nothing.
+func TestHandOnPassesOverDeadWaiters(t *testing.T) {
+	t.Parallel()
+	onServers(t, []*lua.Set{lua.Mutex, lua.Fair}, func(b *bench) {
+		for _, c := range []struct {
+			dead int
+			want int64
+		}{{1, lua.Granted}, {3, lua.Granted}, {4, lua.Undecided}} {
+			b.rdb.FlushAll(ctx)
+			own, alive, next := b.token("a", 1), b.token("b", 1), b.token("c", 1)
+			var dead []string
+			for i := range c.dead {
+				dead = append(dead, b.token("d", i))
+			}
+			waiters := append(dead, alive, next)
+			b.enqueue(own, waiters...)
+			sub := b.listen("b")
+			code, err := b.run(b.set.Fast.HandOn, own, channelPrefix, protocol.EpochOf(metadataTTL), way).Int64()
+			must.That(b, err == nil && code == c.want, "%d dead: the fast script replied %d (%v)", c.dead, code, err)
+			if code == lua.Undecided {
+				b.members(2, waiters...)
+				b.code(b.release(own, 0), lua.Granted)
+			}
+			b.members(2, next)
+			m := b.message(sub)
+			check.That(b, len(m) == 2 && m[0] == "1", "%d dead: message %v", c.dead, m)
+			must.OK(b, sub.Close())
+		}
+	})
+}
+
 // TestWaiterSaysHowItIsReached: the channel of a message is that which the keeper's id says, whatever the releaser's own is; the grant to a keeper
 // whose id says nothing stands, and nobody else is granted the lock.
 func TestWaiterSaysHowItIsReached(t *testing.T) {

@@ -15,8 +15,7 @@ local token, channel_prefix, epoch, way = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 if pcall('GET', lock) ~= token then return UNDECIDED end
 local heads = call('ZRANGE', queue, '0', '1')
-local heir = heads[1]
-if not heir then
+if not heads[1] then
   call('DEL', lock)
   return GRANTED + RELEASE_QUEUE_EMPTY
 end
@@ -28,14 +27,22 @@ local last = tonumber(call('HGET', meta, 'seq') or nil)
 if not last or last < now_us - now_us % epoch or now_us <= LEAST_FENCE then return UNDECIDED end
 local stamp = last < now_us and #time[2] == 6 and time[1] .. time[2] or string.format('%.0f', math.max(now_us, last + 1))
 
--- Is the heir alive, and can it receive a message?
-local keeper, serial, ttl, claim_ttl = string.match(heir, TOKEN, TOKEN_FROM)
-local lapse = keeper and call('ZSCORE', queue, '+' .. heir)
-local left = lapse and lapse - HEARTBEATS - now or 0
-if left <= 0 or left + now >= UNSUBSCRIBED or string.sub(keeper, -#way) ~= way then return UNDECIDED end
-local channel, numsub, publish = channel_prefix .. keeper, 'NUMSUB', 'PUBLISH'
+-- The heir is the first waiter that is alive and can receive a message. Those in front of it whose processes have ended leave the queue,
+-- up to DEAD_HEADS of them.
+local numsub, publish = 'NUMSUB', 'PUBLISH'
 if way == SHARDED then numsub, publish = 'SHARDNUMSUB', 'SPUBLISH' end
-if pcall('PUBSUB', numsub, channel)[2] == 0 then return UNDECIDED end
+local heir, keeper, serial, ttl, claim_ttl, lapse, left, channel
+local leaving = {}
+repeat
+  heir = heads[1] or ''
+  keeper, serial, ttl, claim_ttl = string.match(heir, TOKEN, TOKEN_FROM)
+  lapse = keeper and call('ZSCORE', queue, '+' .. heir)
+  left = lapse and lapse - HEARTBEATS - now or 0
+  if left <= 0 or left + now >= UNSUBSCRIBED or string.sub(keeper, -#way) ~= way or #leaving > 2 * DEAD_HEADS then return UNDECIDED end
+  leaving[#leaving + 1], leaving[#leaving + 2], channel = heir, '+' .. heir, channel_prefix .. keeper
+  local dead = pcall('PUBSUB', numsub, channel)[2] == 0
+  if dead then heads = call('ZRANGE', queue, #leaving / 2, #leaving / 2 + 1) end
+until not dead
 -- The next waiter is to be told if the heir's lease ends before its heartbeat, which is due at half of the present one's time. That can be
 -- so if the claim is the whole lease, or is cut to less than half. Nobody waits behind the heir if the next member is a heartbeat.
 local claim, told, retry = tonumber(claim_ttl), nil, nil
@@ -49,7 +56,7 @@ if (ttl == claim_ttl or left < claim / 2) and string.sub(heads[2] or '+', 1, 1) 
   end
 end
 
-call('ZREM', queue, heir, '+' .. heir)
+call('ZREM', queue, unpack(leaving))
 -- The lease ends with the heartbeat. The last 13 digits of its score are cheaper to send than a number; before 2001 they are fewer.
 call('SET', lock, heir, 'PXAT', left >= claim and now + claim or now < 1e12 and now + left or string.sub(lapse, 4))
 call('HSET', meta, 'seq', stamp)

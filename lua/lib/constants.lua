@@ -60,6 +60,8 @@ local READERS = '4500000000000000'
 local QUEUE_GRACE = 1000
 -- How many of the first waiters are told when capacity may free up by itself: few, so that a long queue does not poll.
 local RETRIES = 3
+-- How many waiters of processes that have ended a hand-off passes over; more are left to the general script.
+local DEAD_HEADS = 3
 
 -- Leases in a zset (rwlock and semaphore): up to three members for each, which the ranges of their scores tell apart.
 --   token   the server's ms at which the lease ends     1 .. ENDLESS
