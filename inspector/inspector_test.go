@@ -154,7 +154,7 @@ func TestListSortsAndFilters(t *testing.T) {
 		}
 		check.That(t, strings.Join(got, " ") == want, "%s: %q, want %s", query, got, want)
 	}
-	h.get("/", 200, "4 names", "3 held", "33 waiters", "never", "1 h 00 min", "web-1 billing", "batch</span> <span class=\"soft\">and 6 more", "another library", `aria-sort="descending"`, `<form id="search" method="get" action="./"`, "<noscript>As of this request.", `scope="col"`, `scope="row"`)
+	h.get("/", 200, "4 names", "3 held", "33 waiters", "never", "1 h 00 min", "web-1 billing", "batch</span> <span class=\"soft\">and 6 more holders", "another library", `aria-sort="descending"`, `<form id="search" method="get" action="./"`, "<noscript>As of this request.", `scope="col"`, `scope="row"`)
 	h.get("/?sort=name", 200, `aria-sort="ascending"`)
 	h.get("/?q=zzz", 200, "No name matches")
 	none := serve(t, newFake(), Options{}).get("/", 200, "No lock is held")
