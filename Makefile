@@ -110,10 +110,10 @@ bench-all: ## every figure of docs/benchmarks.md, the README and bench/README.md
 	@for c in redis-server etcd valgrind; do command -v $$c >/dev/null || { echo "needs $$c on PATH"; exit 1; }; done
 	@test -z "$$(git status --porcelain)" || { echo "commit first: all figures are of one commit"; exit 1; }
 	cd bench && go run . -plot ../docs/img -page ../docs/benchmarks.md,../README.md
-	go test -run '^$$' -bench '$(FIGURES)' -timeout 1h -p 1 ./admin ./mutex ./fair ./rwlock ./semaphore ./ratelimit >bench/figures.txt
+	go test -run '^$$' -bench '$(FIGURES)' -timeout 1h -p 1 ./mutex ./fair ./rwlock ./semaphore ./ratelimit >bench/figures.txt
 	cd bench && go test -run '^$$' -bench '$(FIGURES)' -timeout 1h -p 1 ./... >>figures.txt
 	cd bench && go test -run '^$$' -bench Instructions -benchtime 1000x -timeout 1h . >>figures.txt
-FIGURES := ^Benchmark(Handoff|Contended|Idle|Admit|Per|Acknowledged|Servers|Linger.*|Ahead.*|ListBesideLocks)$$
+FIGURES := ^Benchmark(Handoff|Contended|Idle|Admit|Per|Acknowledged|Servers|Ahead.*)$$
 
 bench-once: ## every benchmark of every module once, to see that it works; two minutes
 	@git grep -l '^func Benchmark' -- '*_test.go' | xargs -n 1 dirname | sort -u | xargs -P 2 -I DIR sh -c \

@@ -17,5 +17,3 @@ func BenchmarkHandoff(b *testing.B) { benchmarks.Handoff(b, locker, 1, 64, 1000)
 func BenchmarkContended(b *testing.B) { benchmarks.Contended(b, locker, 8, 64, 1000) }
 
 func BenchmarkIdle(b *testing.B) { benchmarks.Idle(b, locker, 1000) }
-
-func BenchmarkCancelled(b *testing.B) { benchmarks.Cancelled(b, locker, 5_000, 50_000) }
