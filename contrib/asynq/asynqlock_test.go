@@ -3,8 +3,6 @@ package asynqlock_test
 import (
 	"context"
 	"errors"
-	"log/slog"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -16,12 +14,19 @@ import (
 	asynqlock "github.com/lockkeeper/lockkeeper/contrib/asynq"
 	"github.com/lockkeeper/lockkeeper/joblimit"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
+	"github.com/lockkeeper/lockkeeper/mutex"
 )
 
-// world is asynq on the server of a test, which also has the locks.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// world is asynq on a server of its own.
 type world struct {
 	*testing.T
-	s         *lockkeepertest.Server
 	redis     asynq.RedisConnOpt
 	client    *asynq.Client
 	inspector *asynq.Inspector
@@ -29,28 +34,14 @@ type world struct {
 }
 
 func newWorld(t *testing.T) *world {
-	s := lockkeepertest.New(t)
-	redis, err := asynq.ParseRedisURI(s.URL(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := &world{T: t, s: s, redis: redis, client: asynq.NewClient(redis), inspector: asynq.NewInspector(redis)}
+	redis := must(asynq.ParseRedisURI(lockkeepertest.New(t).URL(t)))
+	w := &world{T: t, redis: redis, client: asynq.NewClient(redis), inspector: asynq.NewInspector(redis)}
 	t.Cleanup(func() { _, _ = w.client.Close(), w.inspector.Close() })
 	return w
 }
 
-// exclusive returns the limiter of a process of its own.
-func (w *world) exclusive(ttl time.Duration) *joblimit.Limiter {
-	w.Helper()
-	l, err := joblimit.Exclusive(w.s.Keeper(w, nil), &joblimit.Options{TTL: ttl, RetryAfter: 20 * time.Millisecond})
-	if err != nil {
-		w.Fatal(err)
-	}
-	return l
-}
-
 // worker starts a server whose handler is limited, and that checks for delayed tasks all the time.
-func (w *world) worker(l *joblimit.Limiter, key func(context.Context, *asynq.Task) string, handle asynq.HandlerFunc) {
+func (w *world) worker(l *joblimit.Limiter, handle asynq.HandlerFunc) {
 	w.Helper()
 	config := asynq.Config{
 		Concurrency: 4, LogLevel: asynq.FatalLevel,
@@ -63,37 +54,13 @@ func (w *world) worker(l *joblimit.Limiter, key func(context.Context, *asynq.Tas
 	}
 	asynqlock.Configure(&config)
 	server := asynq.NewServer(w.redis, config)
-	if err := server.Start(asynqlock.Middleware(l, key)(handle)); err != nil {
-		w.Fatal(err)
-	}
+	must(0, server.Start(asynqlock.Middleware(l, nil)(handle)))
 	w.Cleanup(server.Shutdown)
-}
-
-// tasks says which tasks have started, which go on until it is closed.
-type tasks struct{ started, end chan string }
-
-func newTasks() tasks { return tasks{make(chan string), make(chan string)} }
-
-func (r tasks) handle(_ context.Context, task *asynq.Task) error {
-	r.started <- string(task.Payload())
-	<-r.end
-	return nil
-}
-
-func (r tasks) requireStarted(t *testing.T, payload string) {
-	t.Helper()
-	if got := <-r.started; got != payload {
-		t.Errorf("started %q, want %q", got, payload)
-	}
 }
 
 func (w *world) enqueue(kind, payload string, opts ...asynq.Option) *asynq.TaskInfo {
 	w.Helper()
-	info, err := w.client.Enqueue(asynq.NewTask(kind, []byte(payload)), append(opts, asynq.Retention(time.Hour))...)
-	if err != nil {
-		w.Fatal(err)
-	}
-	return info
+	return must(w.client.Enqueue(asynq.NewTask(kind, []byte(payload)), append(opts, asynq.Retention(time.Hour))...))
 }
 
 // require waits until a task is in a state, after so many attempts that have failed.
@@ -114,120 +81,105 @@ func (w *world) require(task *asynq.TaskInfo, state asynq.TaskState, retried int
 }
 
 func TestRefusedTaskIsPostponedAndNotFailed(t *testing.T) {
-	w, running := newWorld(t), newTasks()
+	w, locks := newWorld(t), lockkeepertest.New(t)
+	started, end := make(chan string), make(chan struct{})
 	for range 2 { // two processes
-		w.worker(w.exclusive(0), nil, running.handle)
+		l := must(joblimit.Exclusive(locks.Keeper(t, nil), &joblimit.Options{RetryAfter: 20 * time.Millisecond}))
+		w.worker(l, func(_ context.Context, task *asynq.Task) error {
+			started <- string(task.Payload())
+			<-end
+			return nil
+		})
+	}
+	starts := func(want string) {
+		t.Helper()
+		if got := <-started; got != want {
+			t.Errorf("started %q, want %q", got, want)
+		}
 	}
 	first := w.enqueue("export", "1")
-	running.requireStarted(t, "1")
+	starts("1")
 	second := w.enqueue("export", "2", asynq.MaxRetry(1))
 	w.require(second, asynq.TaskStateRetry, 0)
 	other := w.enqueue("mail", "3") // has another key
-	running.requireStarted(t, "3")
-	close(running.end)
-	running.requireStarted(t, "2")
+	starts("3")
+	close(end)
+	starts("2")
 	for _, task := range []*asynq.TaskInfo{first, second, other} {
 		w.require(task, asynq.TaskStateCompleted, 0)
 	}
 	if n := w.failed.Load(); n != 0 {
 		t.Errorf("postponed tasks were passed to the user's IsFailure %d times", n)
 	}
-	stats, err := w.inspector.GetQueueInfo("default")
-	if err != nil || stats.Failed != 0 {
+	if stats, err := w.inspector.GetQueueInfo("default"); err != nil || stats.Failed != 0 {
 		t.Errorf("%+v, %v", stats, err)
 	}
 }
 
-func TestLastAttemptWaitsInsteadOfBeingArchived(t *testing.T) {
-	w, running := newWorld(t), newTasks()
-	w.worker(w.exclusive(0), nil, running.handle)
-	w.enqueue("export", "1")
-	running.requireStarted(t, "1")
-	last := w.enqueue("export", "2", asynq.MaxRetry(0))
-	w.require(last, asynq.TaskStateActive, 0)
-	close(running.end)
-	running.requireStarted(t, "2")
-	w.require(last, asynq.TaskStateCompleted, 0)
+// TestLastAttemptWaits: asynq would archive a task whose last attempt returns an error, whatever keeps it from running.
+func TestLastAttemptWaits(t *testing.T) {
+	for what, begin := range map[string]func(t *testing.T, locks *lockkeepertest.Server) (end func()){
+		"the lock is held": func(t *testing.T, locks *lockkeepertest.Server) (end func()) {
+			lease := must(must(mutex.New(locks.Keeper(t, nil), "job:export", nil)).Lock(t.Context()))
+			return func() { must(0, lease.Release(t.Context())) }
+		},
+		"Redis refuses": func(t *testing.T, locks *lockkeepertest.Server) (end func()) {
+			rdb := locks.Client(t)
+			must(rdb.HSet(t.Context(), "lock:job:export", "of", "another").Result()) // WRONGTYPE
+			return func() { must(rdb.Del(t.Context(), "lock:job:export").Result()) }
+		},
+		"an outage": func(_ *testing.T, locks *lockkeepertest.Server) (end func()) {
+			locks.Unreachable()
+			return locks.Restore
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			w, locks, tried := newWorld(t), lockkeepertest.New(t), make(chan error, 1000)
+			hook := func(e lockkeeper.Event) { tried <- e.Err }
+			k := locks.Keeper(t, &lockkeeper.Options{
+				Retry: lockkeeper.RetryPolicy{MaxElapsed: 50 * time.Millisecond},
+				Hooks: lockkeeper.Hooks{Queued: hook, AcquireDone: hook},
+			})
+			w.worker(must(joblimit.Exclusive(k, &joblimit.Options{RetryAfter: 20 * time.Millisecond})), func(context.Context, *asynq.Task) error { return nil })
+			end := begin(t, locks)
+			last := w.enqueue("export", "1", asynq.MaxRetry(0))
+			<-tried
+			w.require(last, asynq.TaskStateActive, 0)
+			end()
+			w.require(last, asynq.TaskStateCompleted, 0)
+		})
+	}
 }
 
-// refusals receives what is logged.
-type refusals chan string
-
-func (r refusals) Write(text []byte) (int, error) {
-	r <- string(text)
-	return len(text), nil
-}
-
-// TestLastAttemptOutlastsRefusals: Redis refuses with an error that requires intervention, after which a task would be archived.
-func TestLastAttemptOutlastsRefusals(t *testing.T) {
-	w, refusals := newWorld(t), make(refusals, 1)
-	log := slog.New(slog.NewTextHandler(refusals, &slog.HandlerOptions{Level: slog.LevelError}))
-	l, err := joblimit.Exclusive(w.s.Keeper(t, nil), &joblimit.Options{RetryAfter: 20 * time.Millisecond, Logger: log})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.worker(l, nil, func(context.Context, *asynq.Task) error { return nil })
-	rdb := w.s.Client(t)
-	if err := rdb.HSet(t.Context(), "lock:job:export", "of", "another").Err(); err != nil { // WRONGTYPE
-		t.Fatal(err)
-	}
-	last := w.enqueue("export", "1", asynq.MaxRetry(0))
-	if text := <-refusals; !strings.Contains(text, "WRONGTYPE") {
-		t.Error(text)
-	}
-	if err := rdb.Del(t.Context(), "lock:job:export").Err(); err != nil {
-		t.Fatal(err)
-	}
-	w.require(last, asynq.TaskStateCompleted, 0)
-}
-
-// TestLastAttemptOutlastsOutage: the server of the locks does not answer for longer than the retry policy allows.
-func TestLastAttemptOutlastsOutage(t *testing.T) {
-	w, locks := newWorld(t), lockkeepertest.New(t)
-	k := locks.Keeper(t, &lockkeeper.Options{Retry: lockkeeper.RetryPolicy{MaxElapsed: 50 * time.Millisecond}})
-	l, err := joblimit.Exclusive(k, &joblimit.Options{RetryAfter: 20 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.worker(l, nil, func(context.Context, *asynq.Task) error { return nil })
-	locks.Unreachable()
-	last := w.enqueue("export", "1", asynq.MaxRetry(0))
-	time.Sleep(500 * time.Millisecond)
-	locks.Restore()
-	w.require(last, asynq.TaskStateCompleted, 0)
-}
-
-func TestKeyOfPayload(t *testing.T) {
-	w, running := newWorld(t), newTasks()
+// process runs a task as the middleware does, which is limited by its payload.
+func process(l *joblimit.Limiter, ctx context.Context, key string, fn func(context.Context) error) error {
 	byPayload := func(_ context.Context, task *asynq.Task) string { return string(task.Payload()) }
-	w.worker(w.exclusive(0), byPayload, running.handle)
-	for _, payload := range []string{"a", "b", "", ""} { // without a key there is no limit
-		w.enqueue("export", payload)
-		running.requireStarted(t, payload)
-	}
-	close(running.end)
+	handler := asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error { return fn(ctx) })
+	return asynqlock.Middleware(l, byPayload)(handler).ProcessTask(ctx, asynq.NewTask("export", []byte(key)))
 }
 
-func TestLossEndsContextOfHandler(t *testing.T) {
-	w := newWorld(t)
-	cause := make(chan error, 1)
-	var attempts atomic.Int32
-	w.worker(w.exclusive(300*time.Millisecond), nil, func(ctx context.Context, _ *asynq.Task) error {
-		if attempts.Add(1) > 1 {
-			return nil
-		}
-		<-ctx.Done()
-		cause <- context.Cause(ctx)
-		return ctx.Err()
-	})
-	task := w.enqueue("export", "1")
-	w.s.LoseLease(t, "job:export")
-	if err := <-cause; !errors.Is(err, lockkeeper.ErrLost) {
-		t.Error(err)
+// TestKeyOfTask: tasks with different keys run beside each other, and those without a key have no limit.
+func TestKeyOfTask(t *testing.T) {
+	l := must(joblimit.Exclusive(lockkeepertest.New(t).Keeper(t, nil), nil))
+	inside := func(context.Context) error { return nil }
+	for _, key := range []string{"a", "b", "", ""} {
+		next := inside
+		inside = func(ctx context.Context) error { return process(l, ctx, key, next) }
 	}
-	w.require(task, asynq.TaskStateCompleted, 1)
-	if n := w.failed.Load(); n != 1 {
-		t.Errorf("IsFailure was called %d times", n)
+	must(0, inside(t.Context()))
+}
+
+// TestHandlerFailsWithItsLease: the context of the handler is that of the lease, with which it ends, and what the handler returns then is a failure.
+func TestHandlerFailsWithItsLease(t *testing.T) {
+	l := must(joblimit.Exclusive(lockkeepertest.New(t).Keeper(t, nil), nil))
+	err := process(l, t.Context(), "a", func(ctx context.Context) error {
+		if lockkeeper.LeaseFromContext(ctx).Err() != nil {
+			t.Error("the context of the handler is not that of its lease")
+		}
+		return lockkeeper.ErrLost
+	})
+	if !errors.Is(err, lockkeeper.ErrLost) || errors.As(err, new(*joblimit.PostponedError)) {
+		t.Error(err)
 	}
 }
 
@@ -242,24 +194,16 @@ func TestEndsWhileRefused(t *testing.T) {
 				var k *lockkeeper.Keeper
 				ends := map[string]func(){"nothing": func() {}, "cancel": cancel, "close": func() { _ = k.Close() }}[name]
 				k = s.Keeper(t, &lockkeeper.Options{Hooks: lockkeeper.Hooks{AcquireDone: func(lockkeeper.Event) { ends() }}})
-				refused, err1 := joblimit.Exclusive(k, nil)
-				holder, err2 := joblimit.Exclusive(s.Keeper(t, nil), nil)
-				if err := errors.Join(err1, err2); err != nil {
-					t.Fatal(err)
-				}
-				run := func(l *joblimit.Limiter, ctx context.Context, fn func() error) error {
-					handler := asynqlock.Middleware(l, nil)(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return fn() }))
-					return handler.ProcessTask(ctx, asynq.NewTask("export", nil))
-				}
+				refused, holder := must(joblimit.Exclusive(k, nil)), must(joblimit.Exclusive(s.Keeper(t, nil), nil))
 				var err error
-				_ = run(holder, t.Context(), func() error {
-					err = run(refused, ctx, func() error { t.Error("the task was run"); return nil })
+				must(0, process(holder, t.Context(), "a", func(context.Context) error {
+					err = process(refused, ctx, "a", func(context.Context) error { t.Error("the task was run"); return nil })
 					return nil
-				})
+				}))
 				if !errors.As(err, new(*joblimit.PostponedError)) || !errors.Is(err, lockkeeper.ErrNotAcquired) {
 					t.Errorf("%v", err)
 				}
-				s.RequireFree(t, "job:export")
+				s.RequireFree(t, "job:a")
 			})
 		})
 	}
