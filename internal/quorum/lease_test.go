@@ -18,57 +18,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// TestDeadlineIsThatOfMajority checks that the deadline is the latest that a majority reaches, less the safety margin of each, and
-// that it stays as it was when no majority is left.
-func TestDeadlineIsThatOfMajority(t *testing.T) {
-	for _, x := range []struct {
-		seconds []int // ttl of the parts of the servers that agree
-		others  int   // servers that do not
-		want    int   // seconds; 0: not known
-	}{
-		{seconds: []int{10}, want: 10},
-		{seconds: []int{10, 30, 20}, want: 20},
-		{seconds: []int{30, 10}, others: 1, want: 10},
-		{seconds: []int{30}, others: 2, want: 0},
-		{seconds: []int{50, 10, 40, 20, 30}, want: 30},
-		{seconds: []int{10, 10, 10, 50, 50}, want: 10},
-		{seconds: []int{10, 20, 30, 40}, others: 1, want: 20},
-		{seconds: []int{10, 20, 30}, others: 2, want: 10},
-		{seconds: []int{10, 20, 30, 40}, want: 20}, // three of four
-		{seconds: []int{10, 20}, others: 2, want: 0},
-	} {
-		inBubble(t, 1, func(s *fixture) {
-			fence := time.Now().Add(time.Hour).UnixMicro()
-			start := time.Now()
-			var members []member
-			for _, n := range x.seconds {
-				members = append(members, member{state: memberGranted, part: s.part(time.Duration(n)*time.Second, fence), fenceFloor: fence})
-			}
-			for i := range x.others {
-				members = append(members, []member{
-					{state: memberFailed, err: server.ErrNoAnswer},
-					{state: memberGranted, part: s.part(time.Hour, fence), fenceFloor: fence - 1}, // has to raise its fence
-				}[i])
-			}
-			u := s.leaseOf(members...)
-			u.fence = fence
-			var want time.Time
-			if ttl := time.Duration(x.want) * time.Second; ttl > 0 {
-				want = start.Add(ttl - claim.Margin(ttl))
-			}
-			if got := u.Deadline(); !got.Equal(want) {
-				t.Errorf("%v and %d others: %v after the start, want %v", x.seconds, x.others, got.Sub(start), want.Sub(start))
-			}
-			for i := range u.members {
-				u.members[i].state = memberFailed
-			}
-			if got := u.Deadline(); !got.Equal(want) {
-				t.Errorf("%v and %d others: %v after the start when no server agrees any more, want %v", x.seconds, x.others, got.Sub(start), want.Sub(start))
-			}
-		})
-	}
-}
-
 // TestMembersLostOneByOne checks that the lease is held until a majority has lost it, and then releases what is left.
 func TestMembersLostOneByOne(t *testing.T) {
 	inBubble(t, 5, func(s *fixture) {

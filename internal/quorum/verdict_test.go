@@ -3,171 +3,113 @@ package quorum
 import (
 	"context"
 	"errors"
+	"io"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/keeper"
+	miniserver "github.com/alicebob/miniredis/v2/server"
 	"github.com/lockkeeper/lockkeeper/internal/server"
-	"github.com/lockkeeper/lockkeeper/internal/transport"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
+	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// TestTallyFailed checks when an attempt is known to have failed, for odd and even numbers of servers.
-func TestTallyFailed(t *testing.T) {
-	for _, x := range []struct {
-		servers, agreed, granted, refused, pending int // the rest has failed in another way
-		want                                       bool
-	}{
-		{servers: 1, pending: 1, want: false},
-		{servers: 1, refused: 1, want: true},
-		{servers: 3, pending: 3, want: false},
-		{servers: 3, agreed: 1, pending: 1, want: false},              // one failed, and both others may agree
-		{servers: 3, granted: 2, want: false},                         // its fence is still to be raised
-		{servers: 3, refused: 2, pending: 1, want: true},              // contention is certain, whatever the last one answers
-		{servers: 3, agreed: 1, refused: 1, want: true},               // nothing is pending
-		{servers: 3, pending: 1, want: false},                         // two failed: the last answer tells contention from an outage
-		{servers: 3, refused: 1, pending: 1, want: false},             // as above
-		{servers: 3, granted: 1, want: true},                          // as above, and it has come
-		{servers: 5, agreed: 1, granted: 1, refused: 3, want: true},   // contention
-		{servers: 5, agreed: 1, refused: 2, pending: 2, want: false},  // both may agree
-		{servers: 5, refused: 3, pending: 2, want: true},              // contention is certain
-		{servers: 5, agreed: 2, refused: 1, pending: 1, want: false},  // one failed
-		{servers: 4, agreed: 2, pending: 1, want: false},              // two of four are not a majority, three may be
-		{servers: 4, agreed: 2, want: true},                           // they are not
-		{servers: 4, agreed: 1, granted: 2, want: false},              // three of four are
-		{servers: 4, granted: 1, refused: 2, pending: 1, want: true},  // contention is certain: three have answered
-		{servers: 4, granted: 0, refused: 2, pending: 1, want: false}, // two have
-	} {
-		tally := tally{agreed: x.agreed, granted: x.granted, refused: x.refused, pending: x.pending}
-		if got := tally.failed(x.servers/2 + 1); got != x.want {
-			t.Errorf("%+v: %v", x, got)
-		}
-	}
-}
+// lasting is what a server answers that will answer the same again.
+const lasting = "NOPERM no permission"
 
-// TestTallyCountsMembersByState checks that only a live part whose server gives no smaller fence agrees.
-func TestTallyCountsMembersByState(t *testing.T) {
-	inBubble(t, 1, func(s *fixture) {
-		fence := time.Now().Add(time.Hour).UnixMicro()
-		part := func() *keeper.Lease { return s.part(time.Minute, fence) }
-		over := s.part(time.Second, fence)
-		lost := part()
-		time.Sleep(time.Second)
-		lost.Detach()
-		u := s.leaseOf(
-			member{state: memberAsking},
-			member{state: memberFailed, err: server.ErrNotAcquired},
-			member{state: memberFailed, err: server.Chain(server.ErrNotAcquired, errors.New("by x"))},
-			member{state: memberFailed, err: server.ErrNoAnswer},
-			member{state: memberGranted, part: over, fenceFloor: fence},
-			member{state: memberGranted, part: lost, fenceFloor: fence},
-			member{state: memberGranted, part: part(), fenceFloor: fence},
-			member{state: memberRaising, part: part(), fenceFloor: fence},
-			member{state: memberGranted, part: part(), fenceFloor: fence - 1},
-			member{state: memberRaising, part: part()},
-			member{state: memberFailed, part: part(), fenceFloor: fence, err: errRecentRestart},
-		)
-		u.fence = fence
-		if got, want := u.tallyLocked(time.Now()), (tally{agreed: 2, granted: 2, refused: 2, pending: 1}); got != want {
-			t.Errorf("%+v, want %+v", got, want)
-		}
-		u.fence = 0
-		if got, want := u.tallyLocked(time.Now()), (tally{granted: 4, refused: 2, pending: 1}); got != want {
-			t.Errorf("without a fence %+v, want %+v", got, want)
-		}
-		if got := u.tallyLocked(time.Now().Add(time.Minute)); got.agreed+got.granted != 0 {
-			t.Errorf("parts count after their deadlines: %+v", got)
-		}
-	})
-}
-
-// replyError is an error that a server has answered.
-type replyError string
-
-func (e replyError) Error() string { return string(e) }
-func (replyError) RedisError()     {}
-
-// TestVerdict checks what an attempt concludes from the servers' answers: "y" granted, "n" refused, "-" no answer, "!" an error
-// that lasts, "l" granted and lost.
-func TestVerdict(t *testing.T) {
-	lasting := replyError("NOPERM no permission")
-	if transport.Retryable(lasting) {
-		t.Fatal("the error does not last")
-	}
-	inBubble(t, 1, func(s *fixture) {
-		fence := time.Now().Add(time.Hour).UnixMicro()
-		for _, x := range []struct {
-			answers    string
-			contended  bool
-			hopeless   bool
-			retryAfter time.Duration // if contended; refusals expire after 1s, 2s and so on
-		}{
-			{answers: "n", contended: true, retryAfter: time.Second},
-			{answers: "-"},
-			{answers: "!", hopeless: true},
-			{answers: "ynn", contended: true, retryAfter: time.Second}, // one more is enough
-			{answers: "nnn", contended: true, retryAfter: 2 * time.Second},
-			{answers: "nn-", contended: true, retryAfter: 2 * time.Second},
-			{answers: "yn-", contended: true, retryAfter: time.Second},
-			{answers: "yyn", contended: true, retryAfter: time.Second}, // the two were a majority, but too late
-			{answers: "n--"},
-			{answers: "y--"},
-			{answers: "yy-"}, // they have not agreed on a fence
-			{answers: "n!-"},
-			{answers: "n!!", hopeless: true},
-			{answers: "y!!", hopeless: true},
-			{answers: "nn!", contended: true, retryAfter: 2 * time.Second},
-			{answers: "nl-"},
-			{answers: "ynl", contended: true, retryAfter: time.Second},
-			{answers: "nnn--", contended: true, retryAfter: 3 * time.Second},
-			{answers: "ynn--", contended: true, retryAfter: 2 * time.Second},
-			{answers: "yn---"},
-			{answers: "!!---"},
-			{answers: "!!!--", hopeless: true},
-			{answers: "nn--"}, // two of four are not a majority
-			{answers: "ynn-", contended: true, retryAfter: 2 * time.Second},
-			{answers: "!!--", hopeless: true}, // and neither are the other two
-		} {
-			var members []member
-			refused := 0
-			for _, c := range x.answers {
-				switch c {
-				case 'y':
-					members = append(members, member{state: memberGranted, part: s.part(time.Minute, fence)})
-				case 'l':
-					part := s.part(10*time.Millisecond, fence)
-					time.Sleep(10 * time.Millisecond)
-					members = append(members, member{state: memberGranted, part: part})
-				case 'n':
-					refused++
-					members = append(members, member{state: memberFailed, err: server.ErrNotAcquired, retryAfter: time.Duration(refused) * time.Second})
-				case '-':
-					members = append(members, member{state: memberAsking})
-				case '!':
-					members = append(members, member{state: memberFailed, err: lasting})
+// answering returns a lock on servers that answer so: "y" granted, "n" refused, "-" nothing, "!" an error that lasts. A refusal is because of a
+// lease that expires after 20s, 40s and so on.
+func answering(s *fixture, answers string) *Majority {
+	s.Helper()
+	l := s.lock(s.keepers, func(spec *Spec) { spec.MaxRetryDelay = time.Minute })
+	s.connect(l)
+	refused := time.Duration(0)
+	for i, c := range answers {
+		switch c {
+		case 'n':
+			refused += 20 * time.Second
+			s.occupy(i)
+			s.servers[i].SetTTL(key, refused)
+		case '-':
+			s.nets[i].Blackhole()
+		case '!':
+			s.servers[i].Server().SetPreHook(func(c *miniserver.Peer, _ string, args ...string) bool {
+				asked := len(args) > 0 && args[0] == lua.Redlock.Acquire.SHA
+				if asked {
+					c.WriteError(lasting)
 				}
-			}
-			v := s.leaseOf(members...).verdict(nil)
-			if v.contended != x.contended || v.hopeless != x.hopeless {
-				t.Errorf("%s: contended %v, hopeless %v", x.answers, v.contended, v.hopeless)
-			}
-			if want := x.retryAfter + time.Millisecond; x.contended && v.retryAfter != want {
-				t.Errorf("%s: retry after %v, want %v", x.answers, v.retryAfter, want)
-			}
-			err := server.Chain(v.causes...)
-			if !errors.Is(err, errMinority) || errors.Is(err, server.ErrUnavailable) == x.hopeless {
-				t.Errorf("%s: causes %v", x.answers, err)
-			}
-			if errors.Is(err, lasting) != strings.Contains(x.answers, "!") {
-				t.Errorf("%s: causes %v", x.answers, err)
-			}
-			if errors.Is(err, keeper.ErrTooLate) != strings.Contains(x.answers, "l") || errors.Is(err, server.ErrLost) {
-				t.Errorf("%s: causes %v", x.answers, err)
-			}
+				return asked
+			})
 		}
-	})
+	}
+	return l
+}
+
+// TestAttemptsThatFail checks what a try concludes from the servers' answers, and whether it waits for those that are missing.
+func TestAttemptsThatFail(t *testing.T) {
+	for _, x := range []struct {
+		answers string
+		want    error // nil: one that lasts
+		waits   bool
+	}{
+		{"n", server.ErrNotAcquired, false},
+		{"-", server.ErrUnavailable, true},
+		{"!", nil, false},
+		{"ynn", server.ErrNotAcquired, false},
+		{"nn-", server.ErrNotAcquired, false}, // contention is certain, whatever the last one answers
+		{"yn-", server.ErrNotAcquired, true},  // both may agree
+		{"nn!", server.ErrNotAcquired, false},
+		{"n--", server.ErrUnavailable, true},
+		{"y--", server.ErrUnavailable, true},
+		{"n!-", server.ErrUnavailable, true},
+		{"n!!", nil, false},
+		{"y!!", nil, false},
+		{"y!-", server.ErrUnavailable, true},
+		{"nnn--", server.ErrNotAcquired, false},
+		{"ynn--", server.ErrNotAcquired, true},
+		{"yn---", server.ErrUnavailable, true},
+		{"!!---", server.ErrUnavailable, true},
+		{"!!!--", nil, true},
+	} {
+		subtest(t, x.answers, len(x.answers), func(s *fixture) {
+			l := answering(s, x.answers)
+			began := time.Now()
+			_, err := l.Try(s.Context())
+			if x.want == nil {
+				s.wantError(err)
+			} else {
+				s.wantError(err, x.want)
+			}
+			if strings.Contains(err.Error(), lasting) != (x.want != server.ErrNotAcquired && strings.Contains(x.answers, "!")) {
+				s.Errorf("the error is %v", err)
+			}
+			if errors.Is(err, io.ErrClosedPipe) != (x.want == server.ErrUnavailable) {
+				s.Errorf("the error does not say why servers have not answered: %v", err)
+			}
+			if waited := time.Since(began); (waited > 0) != x.waits {
+				s.Errorf("it waited for %v", waited)
+			}
+		})
+	}
+}
+
+// TestAcquiresWhenLeasesInTheWayExpire checks that the pause between attempts ends when so many of them may have expired that a majority is free.
+func TestAcquiresWhenLeasesInTheWayExpire(t *testing.T) {
+	for answers, want := range map[string]time.Duration{"n": 20 * time.Second, "ynn": 20 * time.Second, "nn-": 40 * time.Second} {
+		subtest(t, answers, len(answers), func(s *fixture) {
+			l := answering(s, answers)
+			for _, n := range s.nets[1:] { // what is granted is known first
+				n.DelayReplies(serverTimeout / 2)
+			}
+			began := time.Now()
+			s.release(must.Get(l.Acquire(s.Context()))(s))
+			if d := time.Since(began); d < want || d > want+time.Second {
+				s.Errorf("acquired after %v, want %v", d, want)
+			}
+		})
+	}
 }
 
 // TestVerdictOfUnknownExpiry checks that a refusal which does not say when the lease in the way expires does not hasten the next
@@ -177,24 +119,6 @@ func TestVerdictOfUnknownExpiry(t *testing.T) {
 		u := s.leaseOf(member{state: memberFailed, err: server.ErrNotAcquired})
 		if v := u.verdict(nil); v.retryAfter <= server.LongestTTL {
 			t.Errorf("retry after %v", v.retryAfter)
-		}
-	})
-}
-
-// TestVerdictOfOwnLeftovers checks that a refusal is no contention where an earlier attempt is still being cleaned up.
-func TestVerdictOfOwnLeftovers(t *testing.T) {
-	inBubble(t, 1, func(s *fixture) {
-		refused := member{state: memberFailed, err: server.ErrNotAcquired, retryAfter: time.Second}
-		u := s.leaseOf(refused, refused, member{state: memberFailed, err: server.ErrNoAnswer})
-		if v := u.verdict([][]*keeper.Cleanup{nil, nil, {nil}}); !v.contended {
-			t.Errorf("two refusals of three are no contention: %v", v.answers)
-		}
-		v := u.verdict([][]*keeper.Cleanup{nil, {nil}, nil})
-		if v.contended || v.hopeless || !errors.Is(server.Chain(v.causes...), server.ErrUnavailable) {
-			t.Errorf("contended %v, hopeless %v, causes %v", v.contended, v.hopeless, v.causes)
-		}
-		if !errors.Is(v.answers[0], server.ErrNotAcquired) || !errors.Is(v.answers[1], errCleanupPending) {
-			t.Errorf("answers %v", v.answers)
 		}
 	})
 }
