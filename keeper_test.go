@@ -66,27 +66,13 @@ func TestNewDoesNoIOAndStartsNoGoroutine(t *testing.T) {
 	}
 }
 
+// TestNewRejectsUnsupportedClients: which there are is in internal/client.
 func TestNewRejectsUnsupportedClients(t *testing.T) {
 	ring := redis.NewRing(&redis.RingOptions{})
 	defer func() { _ = ring.Close() }()
-	rdb := noServer(t)
-	for name, c := range map[string]struct {
-		rdb  redis.UniversalClient
-		says string
-	}{
-		"nil":                    {nil, "nil"},
-		"a nil *Client":          {(*redis.Client)(nil), "nil"},
-		"a nil *ClusterClient":   {(*redis.ClusterClient)(nil), "nil"},
-		"a nil *Ring":            {(*redis.Ring)(nil), "nil"},
-		"a Ring, which rehashes": {ring, "redis.Ring"},
-		"a wrapped Ring":         {struct{ *redis.Ring }{ring}, "redis.Ring"},
-		"a hidden Client":        {struct{ redis.UniversalClient }{rdb}, "embed *redis.Client"},
-		"a hidden Ring":          {struct{ redis.UniversalClient }{ring}, "embed *redis.Client"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			k, err := lockkeeper.New(c.rdb, nil)
-			check.That(t, k == nil && errors.Is(err, lockkeeper.ErrInvalid) && strings.Contains(err.Error(), c.says), "%v, %v", k, err)
-		})
+	for says, rdb := range map[string]redis.UniversalClient{"nil": nil, "redis.Ring": ring} {
+		k, err := lockkeeper.New(rdb, nil)
+		check.That(t, k == nil && errors.Is(err, lockkeeper.ErrInvalid) && strings.Contains(err.Error(), says), "%v, %v", k, err)
 	}
 }
 
@@ -322,85 +308,67 @@ func TestReleaseLostLeaseDuringClose(t *testing.T) {
 	<-closed
 }
 
-// TestInvalidOptionsRejected checks that the error names the option and its value.
-func TestInvalidOptionsRejected(t *testing.T) {
-	retry := func(p lockkeeper.RetryPolicy) lockkeeper.Options { return lockkeeper.Options{Retry: p} }
-	ack := func(a lockkeeper.ReplicaAck) lockkeeper.Options { return lockkeeper.Options{ReplicaAck: a} }
-	for _, c := range []struct {
-		options lockkeeper.Options
-		says    []string
-	}{
-		{lockkeeper.Options{Prefix: "a}"}, []string{"Prefix", "a}"}},
-		{lockkeeper.Options{Prefix: "a{}"}, []string{"Prefix", "a{}"}},
-		{lockkeeper.Options{Prefix: strings.Repeat("long", 257)}, []string{"Prefix", "longlong", "1028"}},
-		{lockkeeper.Options{Prefix: "mine:", NoPrefix: true}, []string{"Prefix", "mine:", "NoPrefix"}},
-		{lockkeeper.Options{HeartbeatInterval: -time.Second}, []string{"HeartbeatInterval ", "-1s"}},
-		{lockkeeper.Options{HeartbeatInterval: 1}, []string{"HeartbeatInterval ", "1ns"}},
-		{lockkeeper.Options{HeartbeatInterval: 9 * time.Millisecond}, []string{"HeartbeatInterval ", "9ms", "10ms"}},
-		{lockkeeper.Options{HeartbeatInterval: 61 * time.Minute}, []string{"HeartbeatInterval ", "1h1m0s", "1h0m0s"}},
-		{lockkeeper.Options{HeartbeatInterval: 1<<63 - 1}, []string{"HeartbeatInterval ", "2562047h"}},
-		{lockkeeper.Options{HeartbeatInterval: 10 * time.Millisecond, HeartbeatTimeout: -1}, []string{"HeartbeatTimeout", "-1ns"}},
-		{lockkeeper.Options{HeartbeatTimeout: 19 * time.Millisecond}, []string{"HeartbeatTimeout 19ms", ""}},
-		{lockkeeper.Options{HeartbeatTimeout: 25 * time.Hour}, []string{"HeartbeatTimeout 25h0m0s", ""}},
-		{lockkeeper.Options{HeartbeatInterval: time.Minute, HeartbeatTimeout: 25 * time.Hour}, []string{"HeartbeatTimeout", "25h0m0s"}},
-		{
-			lockkeeper.Options{HeartbeatInterval: time.Second, HeartbeatTimeout: 1999 * time.Millisecond},
-			[]string{"HeartbeatTimeout", "1.999s", "twice the HeartbeatInterval of 1s"},
-		},
-		{ack(lockkeeper.ReplicaAck{Replicas: -1}), []string{"ReplicaAck.Replicas", "-1"}},
-		{ack(lockkeeper.ReplicaAck{Replicas: 1, Timeout: time.Microsecond}), []string{"ReplicaAck.Timeout", "1µs", "1ms"}},
-		{ack(lockkeeper.ReplicaAck{Timeout: time.Second}), []string{"ReplicaAck.Timeout", "1s"}},
-		{lockkeeper.Options{MetadataTTL: -1}, []string{"MetadataTTL", "-1ns"}},
-		{lockkeeper.Options{MetadataTTL: time.Second}, []string{"MetadataTTL", "1s", "1m0s"}},
-		{lockkeeper.Options{MetadataTTL: 366 * 24 * time.Hour}, []string{"MetadataTTL", "8784h"}},
-		{retry(lockkeeper.RetryPolicy{MinBackoff: -1}), []string{"Retry.MinBackoff", "-1ns"}},
-		{retry(lockkeeper.RetryPolicy{MinBackoff: 1}), []string{"Retry.MinBackoff", "1ns"}},
-		{retry(lockkeeper.RetryPolicy{MinBackoff: 2 * time.Hour}), []string{"Retry.MinBackoff", "2h0m0s"}},
-		{retry(lockkeeper.RetryPolicy{MaxBackoff: -1}), []string{"Retry.MaxBackoff", "-1ns"}},
-		{retry(lockkeeper.RetryPolicy{MinBackoff: time.Millisecond, MaxBackoff: time.Microsecond}), []string{"Retry.MaxBackoff", "1µs"}},
-		{retry(lockkeeper.RetryPolicy{MaxBackoff: 2 * time.Hour}), []string{"Retry.MaxBackoff", "2h0m0s"}},
-		{retry(lockkeeper.RetryPolicy{MinBackoff: time.Second, MaxBackoff: time.Millisecond}), []string{"Retry.MaxBackoff", "1ms", "Retry.MinBackoff", "1s"}},
-	} {
-		t.Run(fmt.Sprintf("%.20s %v", c.says[0], c.says[1]), func(t *testing.T) {
-			k, err := lockkeeper.New(noServer(t), &c.options)
-			must.That(t, k == nil && errors.Is(err, lockkeeper.ErrInvalid), "%v, %v", k, err)
-			for _, s := range c.says {
-				check.That(t, strings.Contains(err.Error(), s), "the error does not contain %q: %v", s, err)
-			}
-		})
+// TestOptionBounds: what is out of range is rejected with an error that names the option and its value; options are not changed.
+func TestOptionBounds(t *testing.T) {
+	const day = 24 * time.Hour
+	type o = lockkeeper.Options
+	retry := func(least, most time.Duration) o {
+		return o{Retry: lockkeeper.RetryPolicy{MinBackoff: least, MaxBackoff: most}}
 	}
-}
-
-func TestValidOptionsAccepted(t *testing.T) {
-	for _, o := range []*lockkeeper.Options{
-		nil,
-		{},
-		{NoPrefix: true},
-		{Prefix: "{app}:"},
-		{Prefix: strings.Repeat("p", 1024)},
-		{HeartbeatInterval: 10 * time.Millisecond},
-		{HeartbeatInterval: time.Hour},
-		{HeartbeatTimeout: 20 * time.Millisecond},
-		{HeartbeatTimeout: 24 * time.Hour},
-		{HeartbeatInterval: time.Second, HeartbeatTimeout: 2 * time.Second},
-		{MetadataTTL: time.Minute},
-		{ReplicaAck: lockkeeper.ReplicaAck{Replicas: 2, Majority: true, Fsync: true, Timeout: time.Millisecond}},
-		{MetadataTTL: 365 * 24 * time.Hour},
-		{Retry: lockkeeper.RetryPolicy{MinBackoff: time.Minute}}, // longer than the default of MaxBackoff, which is raised to it
-		{Retry: lockkeeper.RetryPolicy{MaxBackoff: time.Millisecond}},
-		{Retry: lockkeeper.RetryPolicy{MinBackoff: time.Second, MaxBackoff: time.Second}},
-		{Retry: lockkeeper.RetryPolicy{MaxElapsed: -1}},
-		{Retry: lockkeeper.RetryPolicy{MaxElapsed: 1}},
+	ack := func(replicas int, timeout time.Duration) o {
+		return o{ReplicaAck: lockkeeper.ReplicaAck{Replicas: replicas, Timeout: timeout}}
+	}
+	for _, c := range []struct {
+		options o
+		says    string // "" for what is valid
+	}{
+		{o{}, ""},
+		{o{NoPrefix: true}, ""},
+		{o{Prefix: "{app}:"}, ""},
+		{o{Prefix: strings.Repeat("p", 1024)}, ""},
+		{o{Prefix: strings.Repeat("p", 1025)}, "1025"},
+		{o{Prefix: "a}"}, `Prefix: bad name: "a}"`},
+		{o{Prefix: "a{}"}, "a{}"},
+		{o{Prefix: "mine:", NoPrefix: true}, `Prefix "mine:" is set together with NoPrefix`},
+		{o{HeartbeatInterval: 10 * time.Millisecond}, ""},
+		{o{HeartbeatInterval: 10*time.Millisecond - 1}, "HeartbeatInterval 9.999999ms is not between 10ms and 1h0m0s"},
+		{o{HeartbeatInterval: -time.Second}, "HeartbeatInterval -1s"},
+		{o{HeartbeatInterval: time.Hour}, ""},
+		{o{HeartbeatInterval: time.Hour + 1}, "HeartbeatInterval 1h0m0.0"},
+		{o{HeartbeatTimeout: 20 * time.Millisecond}, ""},
+		{o{HeartbeatTimeout: 20*time.Millisecond - 1}, "HeartbeatTimeout 19.999999ms"},
+		{o{HeartbeatTimeout: day}, ""},
+		{o{HeartbeatInterval: time.Minute, HeartbeatTimeout: day + 1}, "HeartbeatTimeout 24h0m0.0"},
+		{o{HeartbeatInterval: time.Second, HeartbeatTimeout: 2 * time.Second}, ""},
+		{o{HeartbeatInterval: time.Second, HeartbeatTimeout: 1999 * time.Millisecond}, "HeartbeatTimeout 1.999s is shorter than twice the HeartbeatInterval of 1s"},
+		{ack(1, time.Millisecond), ""},
+		{ack(-1, 0), "ReplicaAck.Replicas -1"},
+		{ack(1, time.Microsecond), "ReplicaAck.Timeout 1µs"},
+		{ack(0, time.Second), "ReplicaAck.Timeout 1s is set"},
+		{o{ReplicaAck: lockkeeper.ReplicaAck{Majority: true, Timeout: time.Second}}, ""},
+		{o{ReplicaAck: lockkeeper.ReplicaAck{Fsync: true, Timeout: time.Second}}, ""},
+		{o{MetadataTTL: time.Minute}, ""},
+		{o{MetadataTTL: time.Minute - 1}, "MetadataTTL 59.9"},
+		{o{MetadataTTL: 365 * day}, ""},
+		{o{MetadataTTL: 366 * day}, "MetadataTTL 8784h"},
+		{retry(time.Millisecond, time.Millisecond), ""},
+		{retry(time.Millisecond-1, 0), "Retry.MinBackoff 999.999µs"},
+		{retry(0, time.Millisecond-1), "Retry.MaxBackoff 999.999µs"},
+		{retry(time.Hour, 0), ""}, // longer than the default of MaxBackoff, which is raised to it
+		{retry(time.Hour+1, 0), "Retry.MinBackoff 1h0m0.0"},
+		{retry(0, time.Hour+1), "Retry.MaxBackoff 1h0m0.0"},
+		{retry(time.Second, time.Millisecond), "Retry.MaxBackoff 1ms is shorter than Retry.MinBackoff 1s"},
+		{o{Retry: lockkeeper.RetryPolicy{MaxElapsed: -1}}, ""},
 	} {
-		t.Run(fmt.Sprintf("%.80s", fmt.Sprintf("%+v", o)), func(t *testing.T) {
-			var before lockkeeper.Options
-			if o != nil {
-				before = *o
-			}
-			k := must.Get(lockkeeper.New(noServer(t), o))(t)
+		before := c.options
+		k, err := lockkeeper.New(noServer(t), &c.options)
+		if c.says == "" {
+			must.That(t, err == nil, "%+v: %v", c.options, err)
 			must.Report(t, k.Close())
-			check.That(t, o == nil || reflect.DeepEqual(*o, before), "New has changed them to %+v", o)
-		})
+		} else {
+			check.That(t, k == nil && errors.Is(err, lockkeeper.ErrInvalid) && strings.Contains(err.Error(), c.says), "%+v: %v", c.options, err)
+		}
+		check.That(t, reflect.DeepEqual(c.options, before), "New has changed them to %+v", c.options)
 	}
 }
 
