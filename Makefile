@@ -8,7 +8,7 @@ GOTEST ?= go test
 KIND ?= mutex fair rwlock semaphore
 SIMULATIONS := $(addprefix simulate-,$(KIND))
 
-.PHONY: test race gate gates stress lint tidy fmt portable fips faults soak fuzz bench bench-all bench-once bench-test bench-peers bench-quick demo recording examples-test otel-test contrib-test browser-test interop rollout release release-test simulate models models-linger models-scripts models-others mutants explore versions oldest-go $(SIMULATIONS)
+.PHONY: test race gate gates stress lint tidy fmt portable fips faults soak fuzz bench bench-all bench-once bench-test bench-peers bench-quick demo recording examples-test otel-test contrib-test browser-test interop rollout release release-test simulate models models-linger models-others mutants explore versions oldest-go $(SIMULATIONS)
 
 test: ## the README's command
 	$(GOTEST) $(PKG)
@@ -37,16 +37,13 @@ WITHIN ?= 24h
 $(SIMULATIONS): simulate-%:
 	go test ./proptest -run '^TestSimulation$$/^$*$$' -v -timeout 24h -args -acquisitions=$(N) -within=$(WITHIN) -rapid.checks=50 $(addprefix -rapid.seed=,$(SEED))
 
-models: models-scripts models-others models-linger ## drawn scripts on a real server, the simulation with delayed effects, rate limits, shared leases and redlocks against their promises, by CHECKS random runs each; a quarter of an hour on one core, half of that with -j2 -O; other ones each time, or those of SEED
+models: models-others models-linger ## the simulation with delayed effects, rate limits, shared leases and redlocks against their promises, by CHECKS random runs each; a quarter of an hour on one core, half of that with -j2 -O; other ones each time, or those of SEED
 
 models-linger: ## of these, shared leases
 	go test ./proptest -count=1 -run '^TestLinger' -timeout 1h -args -rapid.checks=$(CHECKS) $(addprefix -rapid.seed=,$(SEED))
 
-models-scripts: ## of these, scripts on a real server
-	go test ./proptest -count=1 -run '^TestScripts|^TestRetryAfter' -timeout 1h -args -rapid.checks=$(CHECKS) $(addprefix -rapid.seed=,$(SEED))
-
 models-others: ## all but these
-	go test ./proptest -count=1 -skip '^TestSimulation$$|^TestLinger|^TestScripts|^TestRetryAfter' -timeout 1h -args -rapid.checks=$(CHECKS) $(addprefix -rapid.seed=,$(SEED))
+	go test ./proptest -count=1 -skip '^TestSimulation$$|^TestLinger' -timeout 1h -args -rapid.checks=$(CHECKS) $(addprefix -rapid.seed=,$(SEED))
 
 CHECKS ?= 400
 
@@ -134,7 +131,7 @@ demo:
 recording: ## the animation of the README, from a run of the demo on this machine
 	go run ./internal/cli/demo/record docs/img/demo.svg
 
-versions: ## all tests on real servers, and drawn scripts against their promises, on each server version that the README names; VERSIONS, PACKAGES and ARGS narrow it down
+versions: ## all tests on real servers, on each server version that the README names; VERSIONS, PACKAGES and ARGS narrow it down
 	GOTEST='$(GOTEST)' tools/versions
 
 # The first Go that go.mod lets in. It need not be installed: the go command fetches it.

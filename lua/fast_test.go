@@ -3,6 +3,7 @@ package lua_test
 import (
 	"fmt"
 	"maps"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -165,6 +166,27 @@ func TestLeastFences(t *testing.T) {
 	})
 }
 
+// TestHandOnAheadOfTheClock: where the last fence is ahead of the server's clock, the next one follows it, and the message says which.
+func TestHandOnAheadOfTheClock(t *testing.T) {
+	t.Parallel()
+	onServers(t, withHandOn, func(b *bench) {
+		own, waiter, sub := b.token("a", 1), b.token("b", 1), b.listen("b")
+		b.enqueue(own, waiter)
+		last := b.rdb.Time(ctx).Val().UnixMicro() + 987_654
+		must.OK(b, b.rdb.HSet(ctx, b.keys[lua.MetaKey], "seq", last).Err())
+		b.handOn(own, lua.Granted)
+		m, seq := b.message(sub), b.rdb.HGet(ctx, b.keys[lua.MetaKey], "seq").Val()
+		check.That(b, len(m) == 2 && m[1] == strconv.FormatInt(last+1, 10) && seq == m[1], "message %v, and the last fence is %s after %d", m, seq, last)
+	})
+}
+
+// handOn releases by the fast script that hands on, and expects a code.
+func (b *bench) handOn(token string, want int64) {
+	b.Helper()
+	code, err := b.run(b.set.Fast.HandOn, token, channelPrefix, protocol.EpochOf(metadataTTL), way).Int64()
+	must.That(b, err == nil && code == want, "the fast script replied %d, want %d (%v)", code, want, err)
+}
+
 // TestHandOnWithoutSubscription: a waiter whose keeper has said that it is not subscribed is left to the general script, although the
 // keeper may be subscribed again. Its heartbeat can have lapsed, and the lease that it is granted ends with that.
 func TestHandOnWithoutSubscription(t *testing.T) {
@@ -173,18 +195,12 @@ func TestHandOnWithoutSubscription(t *testing.T) {
 		own, waiter := b.token("a", 1), b.token("b", 1)
 		b.enqueue(own, waiter)
 		b.listen("b")
-		handOn := func(want int64) {
-			b.Helper()
-			args := []any{own, channelPrefix, protocol.EpochOf(metadataTTL), way}
-			code, err := b.run(b.set.Fast.HandOn, args...).Int64()
-			must.That(b, err == nil && code == want, "the fast script replied %d, want %d (%v)", code, want, err)
-		}
 		b.heartbeat(protocol.HeartbeatUnsubscribed, waiter)
-		handOn(lua.Undecided)
+		b.handOn(own, lua.Undecided)
 		must.OK(b, b.rdb.ZIncrBy(ctx, b.keys[lua.QueueKey], -60_000, "+"+waiter).Err()) // it has lapsed
-		handOn(lua.Undecided)
+		b.handOn(own, lua.Undecided)
 		b.heartbeat(0, waiter)
-		handOn(lua.Granted)
+		b.handOn(own, lua.Granted)
 	})
 }
 

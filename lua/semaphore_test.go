@@ -401,9 +401,7 @@ func TestHandOnKeepsLimitInForce(t *testing.T) {
 			b.semaphoreAcquire(lua.Granted, limits, other, 0)
 			b.semaphoreAcquire(lua.Waiting, limits, waiter, heartbeatTTL)
 			b.code(b.eval(b.set.Limit, limitArgs(limits, inForce, "")), lua.Granted)
-			args := []any{own, channelPrefix, protocol.EpochOf(metadataTTL), way}
-			code, err := b.run(b.set.Fast.HandOn, args...).Int64()
-			check.That(b, err == nil && code == want, "limit %d: the fast script replied %d, want %d (%v)", inForce, code, want, err)
+			b.handOn(own, want)
 		}
 	})
 }

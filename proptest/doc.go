@@ -43,8 +43,6 @@
 //	linger_test.go       leases that the callers of a process share; blocks_test.go: rate limits, also of permits that they take ahead;
 //	                     programs_test.go: what both share
 //	redlock_test.go      a lock on the majority of several servers
-//	real_test.go         the scripts of locks on a real server, against the promises; scripts_test.go runs scripts
-//	retryafter_test.go   when a refused caller of a rate limit may ask again, however many wait
 //
 // Events of one instant are not always in the same order, so a seed usually, but not always, reproduces its failure.
 // Therefore the log of the first failed schedule is shown as well.

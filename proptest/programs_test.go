@@ -2,6 +2,8 @@ package proptest
 
 import (
 	"context"
+	"flag"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -33,6 +35,21 @@ func simulatePrograms(t *testing.T, part float64, usually int, schedule func(*wo
 		reached = nil
 	}
 	run.report(reached...)
+}
+
+// checkPart is rapid.Check with a fraction of the checks.
+func checkPart(t *testing.T, part float64, sequence func(*rapid.T)) {
+	checks := flag.Lookup("rapid.checks").Value
+	all := checks.String()
+	defer func() { _ = checks.Set(all) }()
+	n, err := strconv.Atoi(all)
+	if err == nil {
+		err = checks.Set(strconv.Itoa(max(1, int(part*float64(n)))))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	rapid.Check(t, sequence)
 }
 
 // disturbance draws a fault, or something else that may happen, its process, and for how long it may last.

@@ -96,7 +96,7 @@ func (s *redisServer) hide(id string, yes bool) {
 
 // idOf returns the id of the keeper whose channel that is: the name without its address.
 func idOf(channel string) string {
-	channel = strings.TrimPrefix(channel, scriptWake)
+	channel = strings.TrimPrefix(channel, "lock:wake:")
 	return channel[:min(12, len(channel))]
 }
 
