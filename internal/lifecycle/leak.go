@@ -23,8 +23,15 @@ func (lc *Lifecycle) Life() *Lifecycle { return lc }
 // The cleanup's argument is a weak pointer: the runtime keeps the argument reachable, and the lease may refer to user by its keeper's hooks,
 // which refer to the program. A renewed lease is kept reachable by its timer.
 func WatchForLeak[T any](user *T, h Handle) {
-	if l, ok := h.(leakable); ok {
-		runtime.AddCleanup(user, checkLeak, weak.Make(l.Life()))
+	l, ok := h.(leakable)
+	if !ok {
+		return
+	}
+	lc := l.Life()
+	lc.Mu.Lock()
+	defer lc.Mu.Unlock()
+	if lc.err == nil {
+		lc.watch = runtime.AddCleanup(user, checkLeak, weak.Make(lc))
 	}
 }
 

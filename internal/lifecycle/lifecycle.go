@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"time"
 
@@ -49,6 +50,7 @@ type Lifecycle struct {
 	done       chan struct{}            // closed when the lease ends; nil until Done is called
 	background *cancelable              // shared by all contexts whose parents never end; nil until there is one
 	contexts   map[*cancelable]struct{} // the other contexts, and the functions of OnEnd
+	watch      runtime.Cleanup          // of WatchForLeak. The end of the lease stops it, which is cheaper than to let it find that the lease has ended
 }
 
 // DeadlineChecker is a lease. CheckDeadline ends it as lost if its deadline has passed. It is called without any of the
@@ -84,6 +86,7 @@ func (lc *Lifecycle) ErrLocked() error { return lc.err }
 // and a parent that is a context of a lease then checks the deadline of that lease, perhaps this one, which locks Mu.
 func (lc *Lifecycle) EndLocked(err error) (cancel func()) {
 	lc.err = err
+	lc.watch.Stop()
 	if lc.done != nil {
 		close(lc.done)
 	}
