@@ -31,8 +31,8 @@ import (
 //
 // An operation is a lock with its release; or, under handoff, one that waits for it, the release, and the hand-off, in the
 // last of them with 100,000 more waiting; or, under limit_open and limit_closed, a decision of a rate limit. Beside them are two
-// PINGs, the bare commands of benchmarks.Bare, and two scripts that do nothing, with as many keys, arguments and numbers in the
-// answer as those of a lock have.
+// PINGs, the bare commands of benchmarks.Bare, two scripts that do nothing, with as many keys, arguments and numbers in the
+// answer as those of a lock have, and other libraries.
 func BenchmarkInstructions(b *testing.B) {
 	redis.SetLogger(silence{}) // until a server answers, every connection is refused
 	locks := []struct {
@@ -82,6 +82,14 @@ func BenchmarkInstructions(b *testing.B) {
 				return errors.Join(err, lease.Release(ctx))
 			}
 		})
+	}
+	for _, l := range libraries {
+		if l.name == "redislock" || l.name == "rueidislock" {
+			run(l.name, func(v *counted) func() error {
+				lock := l.open(v, v.at, ttl).lock("x")
+				return func() error { return once(lock) }
+			})
+		}
 	}
 	for _, l := range locks {
 		if l.name != "rwlock_read" { // a reader does not wait for another
