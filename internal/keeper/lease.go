@@ -233,7 +233,7 @@ func (h *Lease) observe(what EventType, err error) {
 
 // observeFor reports an event as one of the call o, which had the lease with that fence.
 func (h *Lease) observeFor(o *Observation, fence uint64, what EventType, err error) {
-	if h.observer != nil && h.observer.LeaseEvent(what) {
+	if h.observer != nil && h.observer.LeaseEvent(what) || o == nil {
 		return
 	}
 	ev := h.lock.Event(what, o)

@@ -10,24 +10,36 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 )
 
+// renewal is a call that renews a lease.
+type renewal struct {
+	transport.Call
+	of       *Lease
+	ms       int64  // it asks for
+	metadata bool   // it is also for the metadata
+	writer   writer // of the lease, when it was sent
+}
+
 // renew sends a renewal for ms, and for the metadata as well if metadata is set.
 func (h *Lease) renew(ms int64, metadata bool) {
 	h.lock.k.Announce()
-	sent := h.writer()
-	call := &transport.Call{Done: transport.Func(func(call *transport.Call) { h.renewed(call, ms, metadata, sent) })}
-	h.lock.SetRenew(call, h.token, ms, metadata)
-	h.lock.k.Transport.Send(call)
+	c := &renewal{of: h, ms: ms, metadata: metadata, writer: h.writer()}
+	c.Done = c
+	h.lock.SetRenew(&c.Call, h.token, ms, metadata)
+	h.lock.k.Transport.Send(&c.Call)
 }
 
-// renewed handles the reply to a renewal that asked for ms.
-func (h *Lease) renewed(call *transport.Call, ms int64, metadata bool, sent writer) {
-	r, err := h.lock.DecodeRenewal(call)
+// CallDone implements transport.Receiver.
+func (c *renewal) CallDone(*transport.Call) { c.of.renewed(c) }
+
+// renewed handles the reply to a renewal.
+func (h *Lease) renewed(c *renewal) {
+	r, err := h.lock.DecodeRenewal(&c.Call)
 	if err != nil {
 		h.Step(claim.Event{Kind: claim.RenewFailed, Lasting: transport.WrongType(err)}, err)
 		return
 	}
-	ev := claim.Event{Kind: claim.Renewed, Sent: h.lock.k.Instant(call.Sent), TTL: ms, Metadata: metadata, Code: claim.Denied}
-	if r.Held && !h.markLost(sent, r) {
+	ev := claim.Event{Kind: claim.Renewed, Sent: h.lock.k.Instant(c.Sent), TTL: c.ms, Metadata: c.metadata, Code: claim.Denied}
+	if r.Held && !h.markLost(c.writer, r) {
 		ev.Code = claim.Granted
 	}
 	if done := h.Step(ev, nil); done.Confirmed {

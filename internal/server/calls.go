@@ -111,12 +111,16 @@ func (r *Resource) SetDowngrade(call *transport.Call, token string, fence uint64
 // fast script, which works while a cluster migrates the slot, because it takes one key.
 func (r *Resource) SetRenew(call *transport.Call, token string, ttl int64, metadata bool) {
 	call.Urgent = true
+	ms := r.args.ttl
+	if ttl != r.TTL {
+		ms = ttl
+	}
 	if metadata {
-		r.set(call, r.scripts.Renew, token, ttl, r.args.metadataTTL)
+		r.set(call, r.scripts.Renew, token, ms, r.args.metadataTTL)
 		return
 	}
 	call.Scalar = true
-	r.set(call, r.fast.Renew, token, ttl)
+	r.set(call, r.fast.Renew, token, ms)
 }
 
 // DecodeRenewal returns the reply to a renewal.
