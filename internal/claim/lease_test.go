@@ -6,20 +6,15 @@ import (
 )
 
 func TestRefusedLeaseEndsWithinReasonTimeout(t *testing.T) {
-	refused := step{3_200, Event{Kind: Renewed, Code: Denied, Sent: at(3_127), TTL: 10_000}, Gone, "AskBreaker Timer=3400"}
 	check(t, "whatever later renewals and an Extend are answered", after(held(), due), []step{
 		{3_150, Event{Kind: ExtendBegan, TTL: 20_000}, Held, ""},
-		refused,
+		{3_200, Event{Kind: Renewed, Code: Denied, Sent: at(3_127), TTL: 10_000}, Gone, "AskBreaker Timer=3400"},
 		{3_210, Event{Kind: RenewFailed, Pause: 10 * time.Millisecond}, Gone, ""},
 		{3_220, Event{Kind: RenewFailed, Lasting: true}, Gone, ""},
 		{3_230, Event{Kind: Renewed, Code: Granted, Sent: at(3_127), TTL: 10_000}, Gone, ""},
 		{3_240, Event{Kind: Extended, Code: Granted, Sent: at(3_150), TTL: 20_000}, Gone, ""},
 		{3_400, Event{Kind: Timer}, Lost, "End StopTimer"},
 	}, hasReason(ByServer))
-	check(t, "nobody has broken it", after(held(), due, refused),
-		[]step{{3_300, Event{Kind: NotBroken}, Lost, "End StopTimer"}}, hasReason(ByServer))
-	check(t, "somebody has", after(held(), due, refused),
-		[]step{{3_300, Event{Kind: Broken}, Lost, "End StopTimer"}}, hasReason(ByBreak))
 }
 
 func TestExtend(t *testing.T) {
@@ -27,32 +22,14 @@ func TestExtend(t *testing.T) {
 	granted := func(ms, sent, ttl int64, out string) step {
 		return step{ms, Event{Kind: Extended, Code: Granted, Sent: at(sent), TTL: ttl}, Held, out}
 	}
-	check(t, "to more", held(), []step{began(100, 20_000), granted(200, 100, 20_000, "Timer=6375")}, hasDeadline(100+19_798, 20_000))
 	check(t, "to less, which changes nothing", held(), []step{began(100, 1_000), granted(200, 100, 1_000, "Timer=3413")}, hasDeadline(9_898, 10_000))
 	check(t, "its answer comes after the deadline", held(), []step{
 		began(100, 20_000),
 		{9_898, Event{Kind: Extended, Code: Granted, Sent: at(100), TTL: 20_000}, Lost, "End StopTimer"},
 	}, hasReason(ByDeadline))
-	check(t, "it was not sent", held(), []step{
-		began(100, 20_000),
-		{200, Event{Kind: Extended, Outcome: NotSent, TTL: 20_000}, Held, ""},
-	}, hasDeadline(9_898, 10_000))
-	check(t, "it may have run, and may still run", held(), []step{
-		began(100, 20_000),
-		{200, Event{Kind: Extended, Outcome: InDoubt, TTL: 20_000}, Held, ""},
-		due,
-	}, hasDeadline(9_898, 10_000))
 	check(t, "two at once, of which the longer one is answered first", held(), []step{
 		began(100, 20_000), began(101, 60_000), granted(110, 101, 60_000, "Timer=19017"), granted(120, 100, 20_000, "Timer=19644"),
 	}, hasDeadline(101+59_398, 60_000))
-	check(t, "a renewal sent before it is answered after it", after(held(), due), []step{
-		began(3_130, 20_000),
-		granted(3_150, 3_130, 20_000, "Timer=9484"),
-		{3_160, Event{Kind: Renewed, Code: Granted, Sent: at(3_127), TTL: 10_000}, Held, "Confirmed Timer=6458"},
-	}, hasDeadline(3_130+19_798, 20_000))
-	checkBy(t, func(r *Rules) { r.MaxLifetime = 12 * time.Second }, "it has waited before it was sent", held(), []step{
-		began(900, 11_000), granted(3_000, 2_900, 11_000, "Timer=5838"),
-	}, hasDeadline(12_001, 11_000))
 	checkBy(t, func(r *Rules) { r.NoRenewal = true }, "of an unconfirmed lease that is not renewed, which is confirmed all the same",
 		afterBy(&Rules{TTL: 10_000, ClaimTTL: 6_000, NoRenewal: true}, New(Wait, false, false), called, queued, woken), []step{
 			{300, Event{Kind: ExtendBegan, TTL: 10_000}, Unconfirmed, ""},
@@ -104,12 +81,6 @@ func TestLease(t *testing.T) {
 		timer(5_600, Held, "Timer=6389"),
 		timer(6_390, Held, "RenewFor=10000 Metadata Timer=8601"),
 	})
-	check(t, "an unconfirmed lease is renewed in time", waiting(woken), []step{
-		{2_066, Event{Kind: Timer}, Unconfirmed, "RenewFor=10000 Timer=3373"},
-		{2_070, Event{Kind: Renewed, Code: Granted, Sent: at(2_066), TTL: 10_000}, Held, "Confirmed Timer=5332"},
-	}, hasDeadline(2_066+9_898, 10_000))
-	check(t, "its key has another type", after(held(), due),
-		[]step{{3_130, Event{Kind: RenewFailed, Lasting: true}, Lost, "End StopTimer"}}, hasReason(ByDriver))
 	checkBy(t, func(r *Rules) { r.NoRenewal = true }, "its time is over, and it is not renewed",
 		New(Wait, false, false), []step{
 			called,
@@ -136,30 +107,11 @@ func TestLease(t *testing.T) {
 		{3_200, Event{Kind: Forgotten}, Over, "End StopTimer"},
 		{3_210, Event{Kind: Renewed, Code: Denied, Sent: at(3_127)}, Over, "Finished"},
 	}, hasReason(ByForgetting))
-	check(t, "adopted", adopted(), []step{due}, hasDeadline(9_898, 10_000))
-}
-
-func TestTimerOfWhatHasEndedIsIgnored(t *testing.T) {
-	failed := Event{Kind: ReleaseFailed, Outcome: InDoubt, Retryable: true, Pause: 50 * time.Millisecond}
-	check(t, "of a lease, while its release is under way", held(), []step{
-		{3_126, Event{Kind: Released}, Releasing, "End Release StopTimer"},
-		{3_126, Event{Kind: Timer}, Releasing, ""},
-		{3_200, failed, Releasing, "Timer=3250"},
-		{3_250, Event{Kind: Timer}, Releasing, "Release"},
-		{3_251, Event{Kind: Timer}, Releasing, ""},
-	})
-	check(t, "of a request that was cancelled during a pause", New(Wait, false, false), []step{
-		called,
-		{2, Event{Kind: AskFailed, Outcome: InDoubt, Retryable: true}, Asking, "Pause"},
-		{10, Event{Kind: Cancelled}, Releasing, "Deliver Release StopTimer"},
-		{11, Event{Kind: Timer}, Releasing, ""},
-	})
 }
 
 // TestUpgrade: an upgrade is granted no lease, but changes another one, which has a claim of its own. To give it up is to release it.
 func TestUpgrade(t *testing.T) {
-	upgrade := New(Wait, true, false)
-	check(t, "granted at once, and given up", upgrade, []step{
+	check(t, "granted at once, and given up", New(Wait, true, false), []step{
 		called,
 		{1, granted.e, Permitted, "Deliver StopTimer"},
 		{100, Event{Kind: Released, Unused: true}, Releasing, "Release"},
@@ -169,19 +121,6 @@ func TestUpgrade(t *testing.T) {
 			t.Error("it is released by the fast script, which knows only leases")
 		}
 	})
-	check(t, "granted by an answer that comes after a lease would have ended", upgrade, []step{
-		called,
-		{60_000, granted.e, Permitted, "Deliver StopTimer"},
-	})
-	check(t, "granted by a message", after(upgrade, called, queued), []step{{200, woken.e, Permitted, "WakeupHeard Deliver StopTimer"}})
-	check(t, "granted, with a copy of the request in doubt", after(upgrade, called, lateFailure, step{e: Event{Kind: Timer}}), []step{
-		{20, granted.e, Permitted, "Deliver StopTimer"},
-		{100, Event{Kind: Released, Unused: true}, Releasing, "Release"},
-	}, hasTombstone(true))
-	check(t, "given up while it waits", after(upgrade, called, queued), []step{
-		{100, Event{Kind: Cancelled}, Releasing, "Deliver Release StopTimer"},
-		{110, Event{Kind: ReleaseReplied, Code: Granted}, Over, "Finished StopTimer"},
-	}, hasReason(ByCaller))
 }
 
 func hasAnswer(want Code) func(*testing.T, *Claim) {
@@ -192,18 +131,7 @@ func hasAnswer(want Code) func(*testing.T, *Claim) {
 	}
 }
 
-var lateFailure = step{5, Event{Kind: AskFailed, Outcome: InDoubt, Retryable: true}, Asking, "Pause"}
-
 func TestRelease(t *testing.T) {
-	check(t, "others wait, so the fast script decides nothing", held(), []step{
-		{100, Event{Kind: Released}, Releasing, "End Release StopTimer"},
-		{101, Event{Kind: ReleaseReplied, Code: Denied, Fast: true}, Releasing, "Release"},
-		{102, Event{Kind: ReleaseReplied, Code: Granted}, Over, "Finished StopTimer"},
-	}, func(t *testing.T, c *Claim) {
-		if !c.NeedsGeneral() || c.Answer() != Granted {
-			t.Error("the general script does not follow, or has no answer")
-		}
-	})
 	check(t, "the server does not know the token", after(held(), released), []step{
 		{101, Event{Kind: ReleaseReplied, Code: Denied, QueueEmpty: true}, Inquiring, "AskBreaker"},
 		{102, Event{Kind: Broken}, Over, "Explained Finished StopTimer"},
@@ -224,9 +152,6 @@ func TestRelease(t *testing.T) {
 		{60_098, Event{Kind: ReleaseFailed, Outcome: InDoubt, Retryable: true, Pause: time.Millisecond}, Releasing, "Timer=60099"},
 		{60_100, Event{Kind: ReleaseFailed, Outcome: InDoubt, Retryable: true, Pause: time.Millisecond}, Over, "Finished StopTimer"},
 	}, hasAnswer(None))
-	check(t, "a part may last for the longer ttl that its renewals ask for", after(held(), step{e: Event{Kind: TTLSet, TTL: 60_000}}, released), []step{
-		{60_098, Event{Kind: ReleaseFailed, Outcome: InDoubt, Retryable: true, Pause: time.Millisecond}, Releasing, "Timer=60099"},
-	})
 	check(t, "a renewal is under way, which is waited for", after(held(), due), []step{
 		{3_200, Event{Kind: Released, Until: at(60_000)}, Releasing, "End Release StopTimer"},
 		{3_210, Event{Kind: ReleaseReplied, Code: Granted, QueueEmpty: true}, Over, "StopTimer"},
@@ -236,8 +161,6 @@ func TestRelease(t *testing.T) {
 			t.Errorf("record until %v, repeated until %v", record.Sub(at(0)), until.Sub(at(0)))
 		}
 	})
-	check(t, "its deadline has passed unnoticed", held(),
-		[]step{{9_999, Event{Kind: Released}, Releasing, "End Release StopTimer"}}, hasReason(ByDeadline))
 	check(t, "of an adopted token, whose request may still be under way", adopted(),
 		[]step{{100, Event{Kind: Released}, Releasing, "End Release StopTimer"}}, hasTombstone(true))
 	check(t, "a copy of the request is under way, and its outcome comes later",

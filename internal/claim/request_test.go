@@ -26,65 +26,16 @@ func TestRequest(t *testing.T) {
 		{20_000, granted.e, Asking, "Ask AskGeneral"}, // too late
 		{20_001, inDoubt, Releasing, "Deliver Release StopTimer"},
 	}, hasReason(ByError), hasTombstone(true))
-	check(t, "a caller who waits asks for as long as the retry policy allows", New(Wait, false, false), []step{
-		called,
-		{1, inDoubt, Asking, "Pause"},
-		{2, Event{Kind: Timer}, Asking, "Ask AskGeneral"},
-		{3, inDoubt, Asking, "Pause"},
-		{4, Event{Kind: Timer}, Asking, "Ask AskGeneral"},
-		{5, inDoubt, Asking, "Pause"},
-		{6, Event{Kind: Timer}, Asking, "Ask AskGeneral"},
-		{7, Event{Kind: AskFailed, Outcome: InDoubt, Retryable: true, Exhausted: true}, Releasing, "Deliver Release StopTimer"},
-	}, hasReason(ByError), hasTombstone(true))
-	check(t, "it was never sent, so it leaves nothing", New(Wait, false, false), []step{
-		called,
-		{1, Event{Kind: AskFailed, Outcome: NotSent}, Over, "Deliver Finished StopTimer"},
-	}, hasReason(ByError))
 	check(t, "cancelled before a pipeline took the call", New(Wait, false, false), []step{
 		called,
 		{1, Event{Kind: Cancelled, Withdrawn: true}, Over, "Deliver Finished StopTimer"},
 	}, hasReason(ByCaller))
-	check(t, "cancelled while the call is under way, whose answer comes later", New(Wait, false, false), []step{
-		called,
-		{1, Event{Kind: Cancelled}, Releasing, "Deliver Release StopTimer"},
-		{2, granted.e, Releasing, ""},
-		{3, Event{Kind: ReleaseReplied, Code: Granted}, Over, "Finished StopTimer"},
-	}, hasTombstone(true))
-	check(t, "cancelled at the moment of its grant", New(Wait, false, false), []step{
-		called, granted,
-		{1, Event{Kind: Cancelled}, Held, ""},
-		{1, Event{Kind: Released, Unused: true}, Releasing, "End Release StopTimer"},
-	}, func(t *testing.T, c *Claim) {
-		if tombstone, unused, _, until := c.Cleanup(); tombstone || !unused || until != at(10_001) {
-			t.Error("the release is not that of a lease that nobody has used")
-		}
-	})
-	check(t, "closed", waiting(),
-		[]step{{100, Event{Kind: Closed}, Releasing, "Deliver Release StopTimer"}}, hasReason(ByClose), hasTombstone(false))
 	check(t, "refused", New(Try, false, false),
 		[]step{called, {1, Event{Kind: Replied, Code: Denied, Fast: true}, Over, "Deliver Finished StopTimer"}}, hasReason(ByDenial))
-	check(t, "refused, with a copy in doubt that may be granted yet", New(Try, false, false), []step{
-		called,
-		{1, inDoubt, Asking, "Pause"},
-		{2, Event{Kind: Timer}, Asking, "Ask AskGeneral"},
-		{3, Event{Kind: Replied, Code: Denied}, Releasing, "Deliver Release StopTimer"},
-	}, hasTombstone(true))
-	check(t, "refused by the fast script, but it may wait", New(Wait, false, false),
-		[]step{called, {1, Event{Kind: Replied, Code: Denied, Fast: true}, Asking, "Ask AskGeneral"}})
 	check(t, "refused by a script that could sweep no more", New(Try, false, false),
 		[]step{called, {1, Event{Kind: Replied, Code: Denied, More: true}, Asking, "Ask AskGeneral"}})
 	check(t, "another upgrade waits", New(Wait, true, false),
 		[]step{called, {1, Event{Kind: Replied, Code: Conflict}, Releasing, "Deliver Release StopTimer"}}, hasReason(ByConflict))
-	check(t, "it has a tombstone, and nobody has broken it", New(Wait, false, false), []step{
-		called,
-		{1, Event{Kind: Replied, Code: Tombstoned}, Barred, "AskBreaker"},
-		{2, Event{Kind: NotBroken}, Releasing, "Deliver Release StopTimer"},
-	}, hasReason(ByTombstone))
-	check(t, "it has a tombstone, and its caller does not wait for the reason",
-		after(New(Wait, false, false), called, step{e: Event{Kind: Replied, Code: Tombstoned}}),
-		[]step{{2, Event{Kind: Cancelled}, Releasing, "Deliver Release StopTimer"}}, hasReason(ByCaller))
-	check(t, "the general script decides nothing, which no script replies", New(Wait, false, false),
-		[]step{called, {1, Event{Kind: Replied, Code: Undecided}, Releasing, "Deliver Release StopTimer"}}, hasTombstone(true))
 	check(t, "an earlier request with the token may still run", New(Part, false, true), []step{
 		called,
 		{1, Event{Kind: Replied, Code: Denied}, Over, "Deliver Finished StopTimer"},
@@ -148,27 +99,9 @@ func TestWakeup(t *testing.T) {
 		[]step{{200, Event{Kind: Woken, Fence: 1_001*1_000 + 150_000 + 1_000_001}, Waiting, "HeartbeatBy=200"}})
 	check(t, "too little is left of the lease", waiting(),
 		[]step{{50 + 6_000 - 62 - 749, woken.e, Waiting, "HeartbeatBy=5239"}})
-	check(t, "it overtakes the answer, as does a message that asks for a heartbeat", New(Wait, false, false), []step{
-		called,
-		{10, Event{Kind: Woken, Fence: 4}, Asking, ""},
-		{20, Event{Kind: RetryAt, At: at(70)}, Asking, ""},
-		{20, Event{Kind: RetryAt, At: at(90)}, Asking, ""},
-		{60, queued.e, Unconfirmed, "Queue HeartbeatBy=70 WakeupHeard Deliver Timer=2001"},
-	})
-	check(t, "the answer that it overtakes says that it is about an earlier grant", New(Wait, false, false), []step{
-		called,
-		{10, Event{Kind: Woken, Fence: 3}, Asking, ""},
-		{60, queued.e, Waiting, "Queue HeartbeatBy=60"},
-	})
-	check(t, "a message asks for a heartbeat", waiting(),
-		[]step{{100, Event{Kind: RetryAt, At: at(300)}, Waiting, "FirstBeatBy=300"}})
-	check(t, "repeated", waiting(woken), []step{{300, woken.e, Unconfirmed, ""}})
 }
 
 func TestHeartbeat(t *testing.T) {
-	check(t, "it finds the grant", waiting(),
-		[]step{{110, Event{Kind: Admitted, Sent: at(100), Fence: 5, TTL: 5_900}, Unconfirmed, "Deliver Timer=1957"}},
-		hasDeadline(100+5_900-61, 10_000))
 	check(t, "it finds the grant too late", waiting(),
 		[]step{{6_000, Event{Kind: Admitted, Sent: at(100), Fence: 5, TTL: 5_900}, Waiting, "HeartbeatBy=6001"}})
 	check(t, "the server does not know the waiter, which keeps its place", waiting(), []step{
@@ -176,12 +109,6 @@ func TestHeartbeat(t *testing.T) {
 		{6_060, Event{Kind: Cancelled}, Releasing, "Deliver Release StopTimer"},
 		{6_070, Event{Kind: CopyEnded, Outcome: Answered}, Releasing, ""},
 	}, hasTombstone(true))
-	check(t, "the server does not know the waiter, which was away for longer than a heartbeat counts", waiting(), []step{
-		{6_051, Event{Kind: Rejoining}, Waiting, "Joins"},
-		{6_060, Event{Kind: CopyEnded, Outcome: Answered}, Waiting, ""},
-		{6_060, Event{Kind: StillQueued, Sent: at(6_051), Fence: 9, Clock: 7_000, Place: 12}, Waiting, ""},
-		{6_070, Event{Kind: Cancelled}, Releasing, "Deliver Release StopTimer"},
-	}, hasTombstone(false))
 	check(t, "the request was broken, and the message lost; another one is about the grant before", waiting(), []step{
 		{100, Event{Kind: Refused, Code: Tombstoned}, Barred, "AskBreaker"},
 		{105, woken.e, Barred, ""},
@@ -189,8 +116,6 @@ func TestHeartbeat(t *testing.T) {
 	}, hasReason(ByBreak))
 	check(t, "the waiter cannot be granted what it asks for any more", waiting(),
 		[]step{{100, Event{Kind: Refused, Code: AboveLimit}, Releasing, "Deliver Release StopTimer"}}, hasReason(ByLimit))
-	check(t, "no more is sent", waiting(),
-		[]step{{100, Event{Kind: GaveUp}, Releasing, "Deliver Release StopTimer"}}, hasReason(ByError))
 }
 
 // TestWakeupCountsAtMost checks the bound of fences in messages: by the clock in the answer that the waiter waits, or by the last
