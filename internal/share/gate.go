@@ -73,19 +73,3 @@ func (g *Gate) Close() (was, empty bool) {
 
 // OneLeft reports whether the Gate is closed and one caller is inside.
 func (g *Gate) OneLeft() bool { return g.word.Load()&(open|inside) == 1 }
-
-// Value is the state of a Gate without pointers, which the search in internal/testing/explore copies and compares.
-type Value struct {
-	word  uint64
-	until time.Duration
-	alone bool
-}
-
-// Value returns the state, without how many have entered, since nothing depends on that. No other call may run meanwhile.
-func (g *Gate) Value() Value { return Value{g.word.Load() & (open | inside), g.until, g.alone} }
-
-// Restore sets the state to v.
-func (g *Gate) Restore(base time.Time, v Value) {
-	g.base, g.until, g.alone = base, v.until, v.alone
-	g.word.Store(v.word)
-}

@@ -38,11 +38,6 @@ func TestGateForOneCaller(t *testing.T) {
 
 		g.Admit(time.Now(), time.Second, true, false)
 		check.That(t, !g.Enter() && g.OneLeft() && g.Leave(), "it is shared")
-
-		var restored Gate
-		g.Admit(time.Now(), time.Second, true, true)
-		restored.Restore(time.Now(), g.Value())
-		check.That(t, restored.Value() == g.Value() && !restored.Enter() && !restored.Leave() && restored.Enter(), "restored: %+v", restored.Value())
 	})
 }
 

@@ -31,7 +31,7 @@ func (m *model) mayConvert(w *world, r int) bool {
 		return true
 	}
 	q := &w.requests[o]
-	return m.holds(w, o) && !m.writes(w, o) && q.downgrade.call == 0 && !m.converts(w, o) && (!m.lingers[o] || q.sharing.users == 1)
+	return m.holds(w, o) && !m.writes(w, o) && q.downgrade.call == 0 && !m.converts(w, o)
 }
 
 // mayDowngrade reports whether the holder of a lease may make it read.

@@ -18,7 +18,7 @@ func (m *model) timerDue(w *world, r int) bool {
 	c := q.claim
 	var out claim.Effects
 	c.Step(&m.terms, w.instant(), &claim.Event{Kind: claim.Timer}, &out)
-	return out.RenewFor == 0 || q.change.call == 0 && (w.renewals > 0 || w.calm && m.lingers[r])
+	return out.RenewFor == 0 || q.change.call == 0 && w.renewals > 0
 }
 
 // step tells the claim of a request of an event, and does what it says. Pauses between attempts take no time.
@@ -48,9 +48,6 @@ func (m *model) step(w *world, r int, e claim.Event) (out claim.Effects) {
 	}
 	if out.Queue {
 		m.join(w, r, m.retryIn, e.More)
-		if m.permits[r] > 0 && m.lingers[r] && !m.tries[r] {
-			m.endSharing(w, k)
-		}
 	}
 	if out.Deliver {
 		m.leave(w, r)
@@ -62,9 +59,7 @@ func (m *model) step(w *world, r int, e claim.Event) (out claim.Effects) {
 		w.tell(k, func(q *queue.Queue, effects *queue.Effects) { q.Notified(w.instant(), out.FirstBeatBy, effects) })
 	}
 	if out.RenewFor > 0 {
-		if !w.calm {
-			w.renewals--
-		}
+		w.renewals--
 		c := call{script: fastRenew, requests: 1 << r, ttl: int16(out.RenewFor)}
 		if out.Metadata {
 			c.script = renew
@@ -74,9 +69,6 @@ func (m *model) step(w *world, r int, e claim.Event) (out claim.Effects) {
 	if out.End {
 		m.leaveLate(w, &q.extend)
 		m.leaveLate(w, &q.downgrade)
-		if q.sharing.users > 0 && q.claim.Reason() == claim.ByRelease && e.Kind != claim.Closed { // they rely on it all the same
-			q.believed = q.claim.Deadline()
-		}
 	}
 	if out.Release {
 		m.release(w, r)
@@ -91,9 +83,6 @@ func (m *model) step(w *world, r int, e claim.Event) (out claim.Effects) {
 		m.step(w, r, claim.Event{Kind: claim.Timer})
 	case out.AskBreaker:
 		q.asksWhy = true
-	}
-	if out.End && q.sharing.granted {
-		m.closeGate(w, r)
 	}
 	return out
 }
@@ -158,9 +147,6 @@ func (m *model) finish(w *world, r int, known bool) {
 	*q = request{phase: over, rejection: was.rejection, broken: was.broken}
 	if !known {
 		q.phase = ended
-	}
-	if was.believed > 0 {
-		q.sharing, q.believed, q.converted = was.sharing, was.believed, was.converted
 	}
 }
 

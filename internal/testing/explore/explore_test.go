@@ -18,22 +18,16 @@ var (
 	together = [maxRequests]int{0, 0, 1}
 	apart    = [maxRequests]int{0, 1, 1}
 	around   = [maxRequests]int{0, 1, 0}
-	alone    = [maxRequests]int{0, 1, 2}
 )
 
-// first, second, two and all say which requests something is true of.
+// second and two say which requests something is true of.
 var (
-	first  = [maxRequests]bool{true}
 	second = [maxRequests]bool{false, true}
 	two    = [maxRequests]bool{true, true}
-	all    = [maxRequests]bool{true, true, true}
 )
 
 // readWrite is two readers and a writer.
-var (
-	readWrite = [maxRequests]string{"r", "w", "r"}
-	readers   = [maxRequests]bool{true, false, true}
-)
+var readWrite = [maxRequests]string{"r", "w", "r"}
 
 // heldPermits is permits of a semaphore.
 var heldPermits = [maxRequests]string{"h", "h", "h", "h"}
@@ -157,40 +151,6 @@ var groups = []struct {
 		{permits: [maxRequests]int64{1, 2}, ticks: 2, faults: 1},
 		{requests: 3, keeperOf: together, permits: [maxRequests]int64{1, 1, 2}, ticks: 1, faults: 1},
 	}},
-	// A mutex with Linger, of one or two processes, beside one without.
-	{name: "linger", set: lua.Mutex, quick: 2, worlds: []config{
-		{lingers: first, ticks: 2, entries: 1, faults: 1},
-		{lingers: two, ticks: 2, entries: 1, slow: 1},
-		{requests: 3, keeperOf: alone, lingers: two, ticks: 1, entries: 1, faults: 1},
-		{requests: 3, keeperOf: alone, lingers: two, ticks: 2, entries: 1, crashes: 1},
-		{requests: 3, keeperOf: alone, lingers: two, ticks: 2, entries: 1, cancels: 1},
-		{requests: 3, keeperOf: together, lingers: all, ticks: 2, entries: 1, slow: 1},
-		{lingers: two, ticks: 2, entries: 2, faults: 1, cancels: 1},
-		{lingers: two, ticks: 3, entries: 2, slow: 1, cancels: 1, renewals: 1},
-		{lingers: two, ticks: 2, entries: 1, closes: 1, breaks: 1, slow: 1},
-	}},
-	// Readers who share a lease, and a writer in one of their processes, or in another one.
-	{name: "linger", set: lua.RWLock, quick: 2, worlds: []config{
-		{flags: readWrite, lingers: first, ticks: 2, entries: 2, slow: 1},
-		{flags: readWrite, keeperOf: together, lingers: first, ticks: 2, entries: 1, faults: 1},
-		{requests: 3, flags: readWrite, keeperOf: together, lingers: readers, ticks: 2, entries: 1},
-		{flags: readWrite, lingers: first, ticks: 3, entries: 2, slow: 1, renewals: 1},
-		{requests: 3, flags: readWrite, keeperOf: apart, lingers: readers, ticks: 1, entries: 1, faults: 1},
-		{requests: 3, flags: readWrite, keeperOf: alone, lingers: readers, ticks: 2, entries: 1, slow: 1},
-		{requests: 3, flags: readWrite, keeperOf: together, lingers: readers, ticks: 2, entries: 1, cancels: 1},
-		{flags: readWrite, lingers: first, ticks: 2, entries: 1, faults: 1, crashes: 1},
-		{flags: upgradesTwo, lingers: first, ticks: 2, entries: 1, downgrades: 1, cancels: 1, slow: 1},
-		{requests: 3, flags: upgradesTwo, lingers: readers, ticks: 1, entries: 1, faults: 1},
-	}},
-	// Permits of two sizes.
-	{name: "linger", set: lua.Semaphore, flags: heldPermits, quick: 1, worlds: []config{
-		{lingers: two, permits: [maxRequests]int64{1, 2}, ticks: 2, entries: 1, slow: 1},
-		{lingers: first, permits: [maxRequests]int64{1, 2}, ticks: 2, entries: 1, faults: 1},
-		{requests: 3, keeperOf: together, lingers: all, permits: [maxRequests]int64{1, 2, 1}, ticks: 1, entries: 1, cancels: 1},
-		{requests: 3, keeperOf: alone, lingers: two, permits: [maxRequests]int64{1, 2, 1}, ticks: 1, entries: 1, faults: 1},
-		{requests: 3, keeperOf: around, lingers: all, permits: [maxRequests]int64{2, 2, 1}, ticks: 2, entries: 1, crashes: 1},
-		{lingers: two, permits: [maxRequests]int64{2, 1}, ticks: 3, entries: 2, slow: 1, renewals: 1},
-	}},
 }
 
 func TestSmallWorlds(t *testing.T) {
@@ -231,9 +191,6 @@ func searched(t *testing.T, c *config, limit int) (r result) {
 // String names the bounds.
 func (c *config) String() string {
 	text := fmt.Sprintf("%d requests, %d ms", c.requests, int64(c.ticks)*tick)
-	if c.keepers() == 3 {
-		text += ", 3 keepers"
-	}
 	switch c.unseen {
 	case [maxKeepers]bool{true, false}:
 		text += ", 1 unseen keeper"
@@ -246,11 +203,6 @@ func (c *config) String() string {
 	if c.tries == second {
 		text += ", 1 try"
 	}
-	for r, lingers := range c.lingers {
-		if lingers && r < c.requests {
-			text += fmt.Sprintf(", %d with Linger", r+1)
-		}
-	}
 	if c.extendTo > 0 {
 		text += fmt.Sprintf(", %d extend to %d ms", c.extends, c.extendTo)
 	}
@@ -259,7 +211,7 @@ func (c *config) String() string {
 		what string
 	}{
 		{c.faults, "fault"}, {c.slow, "slow reply"}, {c.cancels, "cancel"}, {c.renewals, "renewal"}, {c.crashes, "crash"}, {c.closes, "close"},
-		{c.downgrades, "downgrade"}, {c.breaks, "break"}, {c.entries, "local grant"},
+		{c.downgrades, "downgrade"}, {c.breaks, "break"},
 	} {
 		if x.n > 0 {
 			text += fmt.Sprintf(", %d %s", x.n, x.what)

@@ -138,48 +138,6 @@ func TestSearchFindsDeliberateBugs(t *testing.T) {
 			old: "string.sub(flags, 1, 1), not run.holder\n",
 			new: "string.sub(flags, 1, 1), not run.writer_holds\n",
 		},
-		"a caller enters after Linger has passed": {
-			config: config{set: lua.Mutex, lingers: first, ticks: 2, entries: 1}, problem: "after Linger has passed",
-			file: "internal/share/gate.go",
-			old:  "return time.Since(g.base) < g.until",
-			new:  "return true",
-		},
-		"a caller enters after the deadline of the lease": {
-			config: config{set: lua.Mutex, lingers: first, ticks: 2, entries: 1, slow: 1}, problem: twoRely,
-			file: "internal/testing/explore/sharing.go",
-			old:  "min(w.instant().Add(ms(linger)), q.claim.Deadline())",
-			new:  "w.instant().Add(ms(linger))",
-		},
-		"a reader enters past a writer of the process": {
-			config: config{set: lua.RWLock, flags: readWrite, keeperOf: together, lingers: first, ticks: 1, entries: 1}, problem: "past a caller of the process",
-			file: "internal/share/gate.go",
-			old:  "if w&open == 0 || g.alone",
-			new:  "if g.alone",
-		},
-		"a lease is not released when Linger ends while nobody is inside": {
-			config: config{set: lua.Mutex, lingers: first, ticks: 1}, problem: notServed,
-			file: "internal/share/gate.go",
-			old:  "w&open != 0 && w&inside == 0",
-			new:  "false",
-		},
-		"a lease is not released by the last caller inside": {
-			config: config{set: lua.Mutex, lingers: first, ticks: 2}, problem: notServed,
-			file: "internal/share/gate.go",
-			old:  "&(open|inside) == 0 }",
-			new:  "&(open|inside) == 2 }",
-		},
-		"a lease is released while others are inside": {
-			config: config{set: lua.RWLock, flags: readWrite, keeperOf: together, lingers: first, ticks: 1, entries: 1}, problem: twoRely,
-			file: "internal/share/gate.go",
-			old:  "&(open|inside) == 0 }",
-			new:  "&open == 0 }",
-		},
-		"two are inside a mutex": {
-			config: config{set: lua.Mutex, lingers: first, ticks: 1, entries: 1}, problem: "which is for one",
-			file: "internal/share/gate.go",
-			old:  "g.alone && w&inside > 0",
-			new:  "g.alone && w&inside > 1",
-		},
 		"an upgrade is granted beside another reader": {
 			config: config{set: lua.RWLock, requests: 3, flags: upgradesTwo, ticks: 1}, problem: twoRely,
 			old: "if not run.sole then return nil end\n",

@@ -142,16 +142,8 @@ func (m *model) line(w *world, s step) string {
 }
 
 // patience is the ticks within which everybody must be served once there are no more faults: a lease of a process that is gone, and a
-// heartbeat timeout for all waiters that are; and Linger for each lease that a process shares.
-func (m *model) patience() int {
-	ticks := (ttl + heartbeatTTL) / tick
-	for _, lingers := range m.lingers {
-		if lingers {
-			ticks += (linger + tick - 1) / tick
-		}
-	}
-	return ticks
-}
+// heartbeat timeout for all waiters that are.
+const patience = (ttl + heartbeatTTL) / tick
 
 // isIdle reports whether somebody waits though nobody has a lease at the server.
 func (m *model) isIdle(w *world) bool {
@@ -169,9 +161,9 @@ func (m *model) isIdle(w *world) bool {
 // world and reports whether it was noted before.
 func (m *model) isServed(w world, known func(world) bool) (path []string, ok bool) {
 	w.faults, w.slow, w.renewals, w.cancels, w.crashes, w.closes, w.extends, w.downgrades, w.breaks = 0, 0, 0, 0, 0, 0, 0, 0, 0
-	w.calm, w.entries, w.late = true, 0, [4]int32{}
+	w.calm, w.late = true, [4]int32{}
 	begin, idle := w, 0
-	for int(w.tick-begin.tick) <= m.patience() {
+	for int(w.tick-begin.tick) <= patience {
 		if known(w) {
 			return nil, true
 		}
@@ -224,11 +216,10 @@ var preference = [stepTick + 1][ofHeartbeat + 1]int{
 	stepWhy:     {1},
 	stepMessage: {4},
 	stepRun:     {ofAsk: 5, ofChange: 6, ofExtend: 6, ofDowngrade: 6, ofHeartbeat: 7},
-	stepRelease: {8}, stepGrant: {8}, stepLeave: {8}, stepLinger: {8}, stepSubscribe: {9}, stepHeartbeat: {10},
-	stepTimer: {11}, stepEnter: {12}, stepTick: {leastPreferred},
+	stepRelease: {8}, stepSubscribe: {9}, stepHeartbeat: {10}, stepTimer: {11}, stepTick: {leastPreferred},
 }
 
-const leastPreferred = 13
+const leastPreferred = 12
 
 // requestSteps and keeperSteps are the names of the steps that are about a request or a keeper alone.
 var (
@@ -241,10 +232,6 @@ var (
 		stepDowngrade: "%s downgrades its lease",
 		stepBreak:     "somebody breaks %s",
 		stepWhy:       "the server says who has broken %s",
-		stepGrant:     "the caller of %s learns of its lease, and others may enter by it",
-		stepEnter:     "a caller enters by the lease of %s",
-		stepLeave:     "a caller inside by the lease of %s leaves",
-		stepLinger:    "the timer fires that ends Linger of %s",
 	}
 	keeperSteps = map[stepKind]string{
 		stepClose:       "%s is closed",

@@ -15,7 +15,7 @@ import (
 // A world has so many requests, in so many keepers.
 const (
 	maxRequests = 4
-	maxKeepers  = 3
+	maxKeepers  = 2
 )
 
 // Times of all worlds, in ms. The clock moves by ticks, which divide all of them, so no instant at which something ends lies between two.

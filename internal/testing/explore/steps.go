@@ -29,10 +29,6 @@ const (
 	stepFreeze
 	stepUnsubscribe
 	stepSubscribe
-	stepGrant  // the caller whose request brought a lease with Linger learns of it
-	stepEnter  // a caller enters by it
-	stepLeave  // a caller leaves
-	stepLinger // the timer that ends Linger fires
 	stepTick
 )
 
@@ -94,7 +90,7 @@ func (m *model) steps(w *world, visit func(step)) {
 			continue
 		}
 		holds, lost := q.claim.Active(), q.claim.State() == claim.Lost
-		if w.cancels > 0 && (q.claim.Pending() || holds && !q.sharing.granted || m.hasUpgraded(w, r)) {
+		if w.cancels > 0 && (q.claim.Pending() || holds || m.hasUpgraded(w, r)) {
 			try(stepCancel, r)
 		}
 		if m.timerDue(w, r) {
@@ -105,10 +101,6 @@ func (m *model) steps(w *world, visit func(step)) {
 		}
 		if w.downgrades > 0 && m.mayDowngrade(w, r) {
 			try(stepDowngrade, r)
-		}
-		if m.lingers[r] {
-			m.sharingSteps(w, r, try)
-			continue
 		}
 		// Without faults, who converts a lease waits for that.
 		if (holds && q.change.call == 0 || lost) && !(w.calm && m.converts(w, r)) {
@@ -195,9 +187,6 @@ func (m *model) apply(w *world, s step) {
 		q := &w.requests[i]
 		q.phase, q.claim = begun, claim.New(m.mode(i), m.origin[i] > 0, false)
 		q.claim.SetSince(instant(0)) // which makes no difference without a MaxLifetime
-		if m.exclusive(w, i) {
-			m.endSharing(w, m.keeperOf[i])
-		}
 		m.step(w, i, claim.Event{Kind: claim.Called})
 	case stepRun:
 		m.run(w, w.slot(s))
@@ -274,14 +263,6 @@ func (m *model) apply(w *world, s step) {
 			w.allBy(i, w.instant())
 		}
 		w.keepers[i].subscribed, w.keepers[i].since = true, w.instant()
-	case stepGrant:
-		m.grant(w, i)
-	case stepEnter:
-		m.enter(w, i)
-	case stepLeave:
-		m.leaveInside(w, i)
-	case stepLinger:
-		m.closeGate(w, i)
 	case stepTick:
 		w.tick++
 	}

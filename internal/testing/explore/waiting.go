@@ -1,6 +1,8 @@
 package explore
 
 import (
+	"time"
+
 	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/queue"
 )
@@ -124,3 +126,5 @@ func (m *model) heartbeatFailed(w *world, k int, c call) {
 	}
 	p.dropped = false
 }
+
+func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }

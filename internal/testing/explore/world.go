@@ -23,7 +23,7 @@ type request struct {
 	claim     claim.Claim
 	phase     phase
 	timer     claim.Instant // when it fires; 0: not
-	believed  claim.Instant // until when a process relies on the lease that is frozen, or that has released it too soon
+	believed  claim.Instant // until when a process relies on the lease that is frozen
 	ask       slot          // acquire
 	change    slot          // renew, and then release
 	extend    slot          // the renewal of an Extend
@@ -35,7 +35,6 @@ type request struct {
 	upgrade   int8         // the request by which the lease writes, counted from 1; 0: none
 	queued    bool         // it is in the queue of its keeper
 	asksWhy   bool         // the server is asked who has broken it
-	sharing   sharing
 }
 
 type phase uint8
@@ -78,7 +77,6 @@ type world struct {
 	extends    int8
 	downgrades int8
 	breaks     int8
-	entries    int8
 	calm       bool // there are no more faults, and no bounds; see isServed
 	passed     int8 // a request that was passed over though it does not count on its subscription, counted from 1
 	impossible impossible
@@ -95,7 +93,6 @@ type config struct {
 	flags    [maxRequests]string        // of the tokens
 	permits  [maxRequests]int64         // of a semaphore of semaphoreLimit
 	tries    [maxRequests]bool          // requests that do not wait
-	lingers  [maxRequests]bool          // requests of a lock with Linger
 	unseen   [maxKeepers]bool           // keepers whose subscriptions are acknowledged, but kept elsewhere: the server does not count them, and no message comes
 	origin   [maxRequests]int           // which lease a request makes write, counted from 1; 0: none
 	extendTo int16                      // ms
@@ -112,7 +109,6 @@ type config struct {
 	extends    int8
 	downgrades int8
 	breaks     int8 // leases and requests that somebody else ends
-	entries    int8 // callers that enter by a lease that their process shares, besides the first
 }
 
 func (c *config) tokens() (list [maxRequests]string) {
@@ -139,7 +135,7 @@ func keeperID(k int) string { return string(rune('a'+k)) + way }
 func (c *config) initial() world {
 	w := world{
 		faults: c.faults, slow: c.slow, renewals: c.renewals, cancels: c.cancels, crashes: c.crashes, closes: c.closes, extends: c.extends,
-		downgrades: c.downgrades, breaks: c.breaks, entries: c.entries,
+		downgrades: c.downgrades, breaks: c.breaks,
 	}
 	for k := range w.keepers {
 		w.keepers[k].subscribed, w.keepers[k].since = true, instant(0)
@@ -194,9 +190,6 @@ func (q *request) deadline() claim.Instant {
 // believes reports whether a process relies on the lease of a request. A frozen one does when it wakes.
 func (m *model) believes(w *world, r int) bool {
 	q := &w.requests[r]
-	if x := &q.sharing; m.lingers[r] && (x.users == 0 || x.late) {
-		return x.users > 0 && q.deadline() > 0
-	}
 	return w.instant() < q.deadline()
 }
 
@@ -274,7 +267,7 @@ func (m *model) stop(w *world, k int, crash bool) {
 		if until := q.deadline(); crash || until == 0 {
 			*q = request{phase: dead, broken: q.broken}
 		} else {
-			*q = request{phase: dead, believed: until, broken: q.broken, converted: q.converted, sharing: q.sharing}
+			*q = request{phase: dead, believed: until, broken: q.broken, converted: q.converted}
 		}
 	}
 	*p = keeper{state: crashed}
@@ -305,14 +298,6 @@ func (m *model) problem(w *world) string {
 	}
 	for r := range m.requests {
 		q := &w.requests[r]
-		switch x := &q.sharing; {
-		case x.overdue:
-			return fmt.Sprintf("somebody enters by the lease of %s after Linger has passed", requestName(r))
-		case x.passing:
-			return fmt.Sprintf("somebody enters by the lease of %s past a caller of the process whom it keeps waiting", requestName(r))
-		case isAlone(m.flags[r]) && x.users > 1:
-			return fmt.Sprintf("%d are inside by the lease of %s, which is for one", x.users, requestName(r))
-		}
 		if q.phase == over && m.known(w, r) {
 			return fmt.Sprintf("%s is over, and its cleanup was answered, but the server has a lease or a place of it", requestName(r))
 		}
