@@ -107,20 +107,20 @@ func (r *Resource) SetDowngrade(call *transport.Call, token string, fence uint64
 	r.set(call, r.scripts.Downgrade, token, int64(fence), r.args.metadataTTL, upgrade, r.args.tombstone)
 }
 
-// SetRenew makes the call a renewal. With metadata it runs renew.lua, which also keeps the metadata and returns the fence. Without, it runs the
-// fast script, which works while a cluster migrates the slot, because it takes one key.
-func (r *Resource) SetRenew(call *transport.Call, token string, ttl int64, metadata bool) {
+// SetRenew makes the call a renewal for ms. With metadata it runs renew.lua, which also keeps the metadata and returns the fence. Without, it
+// runs the fast script, which works while a cluster migrates the slot, because it takes one key.
+func (r *Resource) SetRenew(call *transport.Call, token string, ms int64, metadata bool) {
 	call.Urgent = true
-	ms := r.args.ttl
-	if ttl != r.TTL {
-		ms = ttl
+	ttl := r.args.ttl // boxed already
+	if ms != r.TTL {
+		ttl = ms
 	}
 	if metadata {
-		r.set(call, r.scripts.Renew, token, ms, r.args.metadataTTL)
+		r.set(call, r.scripts.Renew, token, ttl, r.args.metadataTTL)
 		return
 	}
 	call.Scalar = true
-	r.set(call, r.fast.Renew, token, ms)
+	r.set(call, r.fast.Renew, token, ttl)
 }
 
 // DecodeRenewal returns the reply to a renewal.
