@@ -140,7 +140,9 @@ func TestKeyOfJob(t *testing.T) {
 	inside := func(context.Context) error { return nil }
 	for _, args := range []string{"a", "b", "", ""} {
 		next := inside
-		inside = func(ctx context.Context) error { return byArgs.Work(ctx, &rivertype.JobRow{EncodedArgs: []byte(args)}, next) }
+		inside = func(ctx context.Context) error {
+			return byArgs.Work(ctx, &rivertype.JobRow{EncodedArgs: []byte(args)}, next)
+		}
 	}
 	must(0, inside(t.Context()))
 }
