@@ -32,7 +32,7 @@ import (
 // An operation is a lock with its release; or, under handoff, one that waits for it, the release, and the hand-off, in the
 // last of them with 100,000 more waiting; or, under limit_open and limit_closed, a decision of a rate limit. Beside them are two
 // PINGs, the bare commands of benchmarks.Bare, two scripts that do nothing, with as many keys, arguments and numbers in the
-// answer as those of a lock have, and other libraries.
+// answer as those of a lock have, two that lock and release, without a fence and with one, and other libraries.
 func BenchmarkInstructions(b *testing.B) {
 	redis.SetLogger(silence{}) // until a server answers, every connection is refused
 	locks := []struct {
@@ -74,6 +74,22 @@ func BenchmarkInstructions(b *testing.B) {
 				release.EvalSha(ctx, rdb, keys[:3], token, 3630000).Err())
 		}
 	})
+	// What an acquisition costs as a script, and what a fence adds to that.
+	for name, fence := range map[string]string{
+		"scripts": "",
+		"scripts_with_fence": "local t, last = redis.call('TIME'), redis.call('HGET', KEYS[2], 'seq') or 0 " +
+			"redis.call('HSET', KEYS[2], 'seq', t[1] * 1000000 - last > 0 and t[1] .. t[2] or last + 1) ",
+	} {
+		run(name, func(v *counted) func() error {
+			rdb, keys := v.at.rdb(v), []string{"x", "{x}:meta"}
+			acquire := redis.NewScript("if not redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 0 end " + fence + "return 1")
+			release := redis.NewScript("return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('DEL', KEYS[1])")
+			must.OK(v, errors.Join(acquire.Load(ctx, rdb).Err(), release.Load(ctx, rdb).Err()))
+			return func() error {
+				return errors.Join(acquire.EvalSha(ctx, rdb, keys, "token", 30000).Err(), release.EvalSha(ctx, rdb, keys[:1], "token").Err())
+			}
+		})
+	}
 	for _, l := range locks {
 		run(l.name, func(v *counted) func() error {
 			lock := must.Get(l.new(keeper(v, v.at.rdb(v), lockkeeper.Options{}), "x"))(v)

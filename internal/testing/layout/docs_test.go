@@ -155,11 +155,11 @@ func TestLossReasonsAreDocumented(t *testing.T) {
 }
 
 // TestGuaranteesNameExistingTests: the numbers in docs/guarantees.md are links to the files of the tests that show what it says, with the name
-// of a test function or case as title. Each must exist, and be referred to.
+// of a test function or case behind #. Each must exist, and be referred to.
 func TestGuaranteesNameExistingTests(t *testing.T) {
 	text := read(t, "docs/guarantees.md")
 	linked := map[string]bool{}
-	for _, m := range regexp.MustCompile(`(?m)^\[(\d+)\]: \.\./(\S+) "(\S+)"$`).FindAllStringSubmatch(text, -1) {
+	for _, m := range regexp.MustCompile(`(?m)^\[(\d+)\]:\.\./(\S+)#(\S+)$`).FindAllStringSubmatch(text, -1) {
 		number, path, name := m[1], m[2], m[3]
 		check.That(t, !linked[number], "[%s] is linked twice", number)
 		linked[number] = true
