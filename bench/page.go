@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"regexp"
 	"slices"
@@ -253,9 +254,13 @@ func (t table) markdown(r *results) string {
 	return b.String()
 }
 
+// scaled returns a figure in the unit of its column. Less than a thousandth of that is noise of the measurement, and shown as 0.
 func (f figure) scaled(v float64) string {
 	if f.scale != 0 {
 		v *= f.scale
+	}
+	if math.Abs(v) < 0.001 {
+		return "0"
 	}
 	return grouped(number(v))
 }

@@ -94,3 +94,11 @@ func TestGroupedThousands(t *testing.T) {
 		check.That(t, got == want, "grouped(%q) = %q, want %q", n, got, want)
 	}
 }
+
+// TestNoiseIsZero checks that a figure far below its unit is not shown in the notation of programs.
+func TestNoiseIsZero(t *testing.T) {
+	for v, want := range map[float64]string{1.2e-05: "0", 0.00012: "0", 0.0097: "0.0097", 18.8: "18.8"} {
+		got := figure{}.scaled(v)
+		check.That(t, got == want, "scaled(%v) = %q, want %q", v, got, want)
+	}
+}
