@@ -148,7 +148,7 @@ func TestOwnDialIsNotLogged(t *testing.T) {
 	own, hooked := must.Get(New(rdb))(t).Own(t.Context(), nil, func() { lost++ })
 	for n, want := range []string{"refused", "the connection was lost", "the connection was lost"} {
 		var dial *net.OpError
-		err := hooked.Ping(t.Context()).Err()
+		err := hooked.Do(t.Context(), "PING").Err()
 		check.That(t, errors.As(err, &dial) && dial.Op == "dial" && dial.Err.Error() == want, "%T %[1]v, want that of a dial: %s", err, want)
 		check.That(t, lost == n, "lost %d times, want %d", lost, n)
 	}
@@ -172,7 +172,7 @@ func TestOwnHasSettingsOfItsClient(t *testing.T) {
 		rdb := redis.NewClient(&redis.Options{Protocol: 3, ReadTimeout: timeout, WriteTimeout: timeout})
 		c := must.Get(New(rdb))(t)
 		own, _ := c.Own(t.Context(), nil, nil)
-		is, has := own.Options(), rdb.Options()
+		is, has := own.(*redis.Client).Options(), rdb.Options()
 		check.That(t, is.ReadTimeout == has.ReadTimeout && is.WriteTimeout == has.WriteTimeout,
 			"%v: timeouts %v, %v, want %v, %v", timeout, is.ReadTimeout, is.WriteTimeout, has.ReadTimeout, has.WriteTimeout)
 		check.That(t, has.PushNotificationProcessor != nil && is.PushNotificationProcessor != has.PushNotificationProcessor,

@@ -21,10 +21,10 @@ type openKeepers struct {
 func (c *Client) Opened() (many bool) {
 	keepers.Lock()
 	defer keepers.Unlock()
-	open := keepers.of[c.identity()]
+	open := keepers.of[c.options]
 	if open == nil {
 		open = &openKeepers{}
-		keepers.of[c.identity()] = open
+		keepers.of[c.options] = open
 	}
 	open.n++
 	many = open.n >= Many && !open.reported
@@ -36,16 +36,8 @@ func (c *Client) Opened() (many bool) {
 func (c *Client) Closed() {
 	keepers.Lock()
 	defer keepers.Unlock()
-	open := keepers.of[c.identity()]
+	open := keepers.of[c.options]
 	if open.n--; open.n == 0 {
-		delete(keepers.of, c.identity())
+		delete(keepers.of, c.options)
 	}
-}
-
-// identity is the same for a client and its wrappers.
-func (c *Client) identity() any {
-	if c.cluster != nil {
-		return c.cluster.Options()
-	}
-	return c.single.Options()
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
+	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
@@ -179,7 +180,7 @@ func (l *Lock) writeAndWait(call *transport.Call, check func() error) error {
 var connected = regexp.MustCompile(`(?m)^connected_slaves:(\d+)`)
 
 // connectedReplicas returns how many replicas are connected to the primary.
-func connectedReplicas(ctx context.Context, conn *redis.Conn) (int, error) {
+func connectedReplicas(ctx context.Context, conn client.Conn) (int, error) {
 	info, err := conn.Info(ctx, "replication").Result()
 	if err != nil {
 		return 0, err

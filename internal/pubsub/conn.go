@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
+	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 	"github.com/redis/go-redis/v9"
 )
@@ -14,8 +15,8 @@ import (
 // conn is one subscription connection.
 type conn struct {
 	subscriber *Subscriber
-	node       *redis.Client // the node of a cluster; nil on a single server
-	sub        *redis.PubSub
+	node       client.Node // the node of a cluster; nil on a single server
+	sub        client.Subscription
 	since      time.Time
 	heard      atomic.Int64 // when something last came, measured from since
 	receiving  bool         // set by the goroutine that subscribes
@@ -30,7 +31,7 @@ type conn struct {
 }
 
 // connTo returns the connection to the node and opens one if there is none. It returns nil after Close.
-func (s *Subscriber) connTo(node *redis.Client) *conn {
+func (s *Subscriber) connTo(node client.Node) *conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -41,12 +42,7 @@ func (s *Subscriber) connTo(node *redis.Client) *conn {
 			return c
 		}
 	}
-	c := &conn{subscriber: s, node: node, since: time.Now()}
-	if node != nil {
-		c.sub = node.SSubscribe(s.closing)
-	} else {
-		c.sub = s.cfg.Client.Subscribe(s.closing)
-	}
+	c := &conn{subscriber: s, node: node, sub: s.cfg.Client.Subscribe(s.closing, node), since: time.Now()}
 	s.conns[c] = struct{}{}
 	return c
 }

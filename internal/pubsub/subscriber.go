@@ -22,7 +22,6 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/lockkeeper/lockkeeper/internal/random"
-	"github.com/redis/go-redis/v9"
 )
 
 // ErrDenied is returned by Subscribe when the server refuses the subscription: the user has no right to the channel, or
@@ -441,7 +440,7 @@ func (s *Subscriber) unassigned() ([]*channel, int) {
 // connect subscribes to the channels, each on the connection to its node.
 func (s *Subscriber) connect(channels []*channel) {
 	s.renewIDs(channels)
-	byNode := map[*redis.Client][]*channel{}
+	byNode := map[client.Node][]*channel{}
 	for _, ch := range channels {
 		node, err := s.cfg.Client.Primary(s.closing, ch.prefix)
 		if err != nil {
@@ -458,7 +457,7 @@ func (s *Subscriber) connect(channels []*channel) {
 }
 
 // subscribeOn subscribes to the channels on the connection to the node, in the background: a node that hangs must not delay the others.
-func (s *Subscriber) subscribeOn(node *redis.Client, channels []*channel) {
+func (s *Subscriber) subscribeOn(node client.Node, channels []*channel) {
 	c := s.connTo(node)
 	s.mu.Lock()
 	defer s.mu.Unlock()

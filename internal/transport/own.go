@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -41,8 +42,8 @@ type EndReceiver interface{ ContextEnded(context.Context) }
 // ownConn is a connection of the Transport's own.
 type ownConn struct {
 	sender
-	rdb    *redis.Client            // its pool is this connection
-	hooked *redis.Conn              // sends by rdb, with the application's hooks
+	rdb    client.Conn              // its pool is this connection
+	hooked client.Conn              // sends by rdb, with the application's hooks
 	conn   atomic.Pointer[net.Conn] // nil until it is dialled
 	lost   atomic.Bool              // it was dropped while not in use
 	ctx    context.Context          // ends when it is interrupted

@@ -95,12 +95,12 @@ type Transport struct {
 
 	maxQueued int // the maximum number of queued calls for one server that are wanted and not urgent
 
-	mu       sync.Mutex                   // guards the fields below
-	queues   map[*redis.Client]*nodeQueue // by node; a single server has one queue, under nil
-	unrouted callList                     // on a cluster: calls whose node is not known yet
-	routers  int                          // goroutines that look nodes up
-	reloaded time.Time                    // when the cluster's slot map was last requested
-	givenUp  bool                         // see GiveUp
+	mu       sync.Mutex                 // guards the fields below
+	queues   map[client.Node]*nodeQueue // by node; a single server has one queue, under nil
+	unrouted callList                   // on a cluster: calls whose node is not known yet
+	routers  int                        // goroutines that look nodes up
+	reloaded time.Time                  // when the cluster's slot map was last requested
+	givenUp  bool                       // see GiveUp
 	closed   bool
 	senders  sync.WaitGroup
 }
@@ -114,7 +114,7 @@ const maxRouters = 8
 
 // New returns a Transport for the client. It does no I/O and starts no goroutine. No other Transport may have the same ownKey; see connect.
 func New(rdb *client.Client, ownKey string) *Transport {
-	t := &Transport{rdb: rdb, ownKey: ownKey, maxQueued: maxQueued, queues: map[*redis.Client]*nodeQueue{}}
+	t := &Transport{rdb: rdb, ownKey: ownKey, maxQueued: maxQueued, queues: map[client.Node]*nodeQueue{}}
 	if !rdb.IsCluster() {
 		t.queues[nil] = t.newQueue(nil)
 	}
@@ -253,12 +253,12 @@ func (t *Transport) route() {
 }
 
 // addTo adds the call to the queue of the node. When it makes a new queue, it closes those not used lately, because nodes come and go.
-func (t *Transport) addTo(node *redis.Client, call *Call) {
+func (t *Transport) addTo(node client.Node, call *Call) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	q := t.queues[node]
 	if q == nil {
-		maps.DeleteFunc(t.queues, func(_ *redis.Client, q *nodeQueue) bool { return q.closeUnused() })
+		maps.DeleteFunc(t.queues, func(_ client.Node, q *nodeQueue) bool { return q.closeUnused() })
 		q = t.newQueue(node)
 		q.closed, q.givenUp = t.closed, t.givenUp
 		t.queues[node] = q
@@ -269,7 +269,7 @@ func (t *Transport) addTo(node *redis.Client, call *Call) {
 // newQueue returns the queue of a node. It prefers few senders, because the fewer batches are in flight, the more calls share one: a batch costs
 // this process and the server a few microseconds for each write and read. Two are needed, so that the server has one while the replies to the
 // other are read.
-func (t *Transport) newQueue(node *redis.Client) *nodeQueue {
+func (t *Transport) newQueue(node client.Node) *nodeQueue {
 	limit := t.rdb.Pipelines(node)
 	return &nodeQueue{t: t, limit: limit, preferred: min(limit, max(2, runtime.GOMAXPROCS(0)))}
 }

@@ -7,10 +7,10 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/lua"
-	"github.com/redis/go-redis/v9"
 )
 
 const (
@@ -127,7 +127,7 @@ func (l *lister) fail(err error) error {
 }
 
 func (l *lister) run() error {
-	conns, err := server.Read(l.ctx, l.s, func() ([]*redis.Conn, error) { return l.s.Config.Client.PrimaryConns(context.Background()) })
+	conns, err := server.Read(l.ctx, l.s, func() ([]client.Conn, error) { return l.s.Config.Client.PrimaryConns(context.Background()) })
 	if err != nil {
 		return l.fail(err)
 	}
@@ -160,7 +160,7 @@ func (l *lister) run() error {
 }
 
 // reportNode reports if only the locks of one node of a Cluster will be listed.
-func (l *lister) reportNode(conn *redis.Conn) error {
+func (l *lister) reportNode(conn client.Conn) error {
 	node, err := server.Read(l.ctx, l.s, func() (bool, error) { return l.s.Config.Client.IsNode(context.Background(), conn) })
 	switch {
 	case err != nil || !node:
@@ -184,7 +184,7 @@ type scanStep struct {
 func (s *scanStep) serverTime() int64 { return s.now + time.Since(s.sent).Microseconds() }
 
 // scan lists the locks of one server. Another server does not know its cursors, so all steps use one connection, which is not replaced.
-func (l *lister) scan(conn *redis.Conn) error {
+func (l *lister) scan(conn client.Conn) error {
 	for cursor := uint64(0); ; {
 		step, err := server.Read(l.ctx, l.s, func() (*scanStep, error) { return l.step(conn, cursor) })
 		if err != nil {
@@ -208,7 +208,7 @@ func (l *lister) scan(conn *redis.Conn) error {
 	}
 }
 
-func (l *lister) step(conn *redis.Conn, cursor uint64) (*scanStep, error) {
+func (l *lister) step(conn client.Conn, cursor uint64) (*scanStep, error) {
 	ctx := context.Background()
 	step := &scanStep{sent: time.Now()}
 	pipe := conn.Pipeline()
