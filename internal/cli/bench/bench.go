@@ -74,7 +74,7 @@ func (o *options) run(ctx context.Context, out io.Writer) error {
 	if o.duration < minDuration || o.duration > maxDuration {
 		return exit.Usagef("--duration %v is not between %v and %v", o.duration, minDuration, maxDuration)
 	}
-	t, err := o.Target()
+	t, err := connect.Target(&o.Flags)
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ package connect
 
 import (
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"time"
@@ -13,7 +14,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/cli/redisurl"
 	"github.com/lockkeeper/lockkeeper/internal/cli/terminal"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
-	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 )
 
@@ -44,8 +44,8 @@ func (f *Flags) Register(c *cobra.Command, what string) {
 	f.Credentials.Register(c)
 }
 
-// Target parses the URL of a command that uses one deployment.
-func (f *Flags) Target() (*redisurl.Target, error) {
+// Target parses the URL of a command that uses one deployment. It is no method, for the same reason as [redisurl.Parse].
+func Target(f *Flags) (*redisurl.Target, error) {
 	var raw string
 	switch len(f.URLs) {
 	case 0:
@@ -54,52 +54,85 @@ func (f *Flags) Target() (*redisurl.Target, error) {
 	default:
 		return nil, exit.Usagef("--redis is given %d times: this command uses one deployment at a time", len(f.URLs))
 	}
-	return f.Credentials.Parse(raw)
+	return redisurl.Parse(raw, f.Credentials)
 }
 
 // Connection is a keeper of one deployment, with its client.
 type Connection struct {
 	Keeper *lockkeeper.Keeper
-	Client redis.UniversalClient
 	URL    string // without passwords
+	client io.Closer
 }
 
 // Open returns a connection to the deployment of the flags. It does no I/O. A command of the connection ends with its context,
 // even if the server hangs.
 func (f *Flags) Open() (*Connection, error) {
-	t, err := f.Target()
+	t, err := Target(f)
 	if err != nil {
 		return nil, err
 	}
-	rdb := t.WithoutRetries().Client() // the keeper retries by itself
-	k, err := newKeeper(rdb, f.Prefix, f.LogLevel)
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: f.LogLevel}))
+	return open(t.WithoutRetries(), &lockkeeper.Options{Prefix: f.Prefix, Logger: log}) // the keeper retries by itself
+}
+
+// OpenAll returns a connection to each of the URLs, or to the default, for a command that waits and holds. It does no I/O.
+func (f *Flags) OpenAll() (all []*Connection, err error) {
+	urls := f.URLs
+	if len(urls) == 0 {
+		urls = []string{""}
+	}
+	for _, raw := range urls {
+		t, err := redisurl.Parse(raw, f.Credentials)
+		if err == nil {
+			var c *Connection
+			if c, err = open(t, &lockkeeper.Options{Prefix: f.Prefix, Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))}); err == nil {
+				all = append(all, c)
+			}
+		}
+		if err != nil {
+			for _, c := range all {
+				c.Close()
+			}
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// OpenToComplete returns a connection for the completion of an argument of the command, which logs nothing.
+func OpenToComplete(c *cobra.Command) (*Connection, error) {
+	var raw string
+	if urls, _ := c.Flags().GetStringArray("redis"); len(urls) > 0 {
+		raw = urls[0]
+	}
+	t, err := redisurl.Parse(raw, redisurl.Given(c))
+	if err != nil {
+		return nil, err
+	}
+	prefix, _ := c.Flags().GetString("prefix")
+	return open(t.WithoutRetries(), &lockkeeper.Options{Prefix: prefix, NoOwner: true, Logger: slog.New(slog.DiscardHandler)})
+}
+
+func open(t *redisurl.Target, opts *lockkeeper.Options) (*Connection, error) {
+	rdb := t.Client()
+	opts.NoPrefix = opts.Prefix == ""
+	k, err := lockkeeper.New(rdb, opts)
 	if err != nil {
 		_ = rdb.Close()
 		return nil, err
 	}
-	return &Connection{k, rdb, t.URL}, nil
+	return &Connection{k, t.URL, rdb}, nil
 }
 
 // Close closes the keeper and the client, in bounded time.
 func (c *Connection) Close() {
-	CloseKeeper(c.Keeper)
-	_ = c.Client.Close()
+	closeKeeper(c.Keeper)
+	_ = c.client.Close()
 }
 
-// NewKeeper returns a keeper of the client that logs to standard error.
-func NewKeeper(rdb redis.UniversalClient, prefix string) (*lockkeeper.Keeper, error) {
-	return newKeeper(rdb, prefix, slog.LevelInfo)
-}
-
-func newKeeper(rdb redis.UniversalClient, prefix string, level slog.Level) (*lockkeeper.Keeper, error) {
-	return lockkeeper.New(rdb, &lockkeeper.Options{
-		Prefix: prefix, NoPrefix: prefix == "", Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})),
-	})
-}
-
-// CloseKeeper closes the keeper. If that takes longer than closeTimeout, it leaves it to the end of the process: go-redis does
+// closeKeeper closes the keeper. If that takes longer than closeTimeout, it leaves it to the end of the process: go-redis does
 // not interrupt commands that wait for a server that hangs.
-func CloseKeeper(k *lockkeeper.Keeper) {
+func closeKeeper(k *lockkeeper.Keeper) {
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)

@@ -39,7 +39,7 @@ func usesTLS(c *cobra.Command) bool {
 		return false
 	}
 	for _, raw := range append(urls, "")[:max(len(urls), 1)] {
-		if t, err := redisurl.Parse(raw); err == nil && t.TLS() {
+		if t, err := redisurl.Parse(raw, redisurl.Credentials{}); err == nil && t.TLS() {
 			return true
 		}
 	}

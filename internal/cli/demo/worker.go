@@ -64,21 +64,23 @@ func WorkerCommand() *cobra.Command {
 		Use:    "demo-worker ADDR KIND",
 		Hidden: true,
 		Args:   cobra.ExactArgs(2),
-		RunE: func(c *cobra.Command, args []string) error {
-			signal.Ignore(os.Interrupt) // the demo, which gets it too, ends its workers
-			rdb := redis.NewClient(&redis.Options{Addr: args[0]})
-			defer func() { _ = rdb.Close() }()
-			k, err := newKeeper(rdb)
-			if err != nil {
-				return err
-			}
-			defer func() { _ = k.Close() }()
-			if err := obey(c.Context(), k, args[1]); err != nil {
-				report(event{Error: err.Error()})
-			}
-			return nil
-		},
+		RunE:   func(c *cobra.Command, args []string) error { return runWorker(c.Context(), args[0], args[1]) },
 	}
+}
+
+func runWorker(ctx context.Context, addr, kind string) error {
+	signal.Ignore(os.Interrupt) // the demo, which gets it too, ends its workers
+	rdb := redis.NewClient(&redis.Options{Addr: addr})
+	defer func() { _ = rdb.Close() }()
+	k, err := newKeeper(rdb)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = k.Close() }()
+	if err := obey(ctx, k, kind); err != nil {
+		report(event{Error: err.Error()})
+	}
+	return nil
 }
 
 // report writes an event for the demo.

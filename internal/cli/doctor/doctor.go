@@ -77,7 +77,7 @@ func (o *options) run(ctx context.Context, out io.Writer) error {
 	if o.timeout < minTimeout {
 		return exit.Usagef("--timeout %v is shorter than %v", o.timeout, minTimeout)
 	}
-	t, err := o.Target()
+	t, err := connect.Target(&o.Flags)
 	if err != nil {
 		return err
 	}

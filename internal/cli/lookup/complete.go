@@ -2,15 +2,14 @@ package lookup
 
 import (
 	"context"
-	"log/slog"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/admin"
+	"github.com/lockkeeper/lockkeeper/internal/cli/connect"
 	"github.com/lockkeeper/lockkeeper/internal/cli/output"
-	"github.com/lockkeeper/lockkeeper/internal/cli/redisurl"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/spf13/cobra"
 )
@@ -28,30 +27,19 @@ func CompleteName(c *cobra.Command, args []string, typed string) ([]cobra.Comple
 	if len(args) > 0 {
 		return nil, directive
 	}
-	f := c.Flags()
-	var raw string
-	if urls, _ := f.GetStringArray("redis"); len(urls) > 0 {
-		raw = urls[0]
-	}
-	prefix, _ := f.GetString("prefix")
-	t, err := redisurl.Given(c).Parse(raw)
+	conn, err := connect.OpenToComplete(c)
 	if err != nil {
 		return nil, directive
 	}
-	rdb := t.WithoutRetries().Client()
-	defer func() { _ = rdb.Close() }()
-	k, err := lockkeeper.New(rdb, &lockkeeper.Options{Prefix: prefix, NoPrefix: prefix == "", NoOwner: true, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		return nil, directive
-	}
+	defer conn.Close()
 	opts := &admin.ListOptions{Match: protocol.QuoteGlob(typed) + "*"}
-	if kind, _ := f.GetString("kind"); kind != "" {
+	if kind, _ := c.Flags().GetString("kind"); kind != "" {
 		opts.Kinds = []lockkeeper.Kind{lockkeeper.Kind(kind)}
 	}
 	ctx, cancel := context.WithTimeout(c.Context(), completionTimeout)
 	defer cancel()
 	kinds := map[string][]string{} // of each name
-	for e, err := range admin.List(ctx, k, opts) {
+	for e, err := range admin.List(ctx, conn.Keeper, opts) {
 		if err != nil {
 			break
 		}

@@ -29,16 +29,16 @@ func (c *Credentials) Register(cmd *cobra.Command) {
 }
 
 // Given returns the credentials of the flags of a command.
-func Given(cmd *cobra.Command) *Credentials {
+func Given(cmd *cobra.Command) Credentials {
 	flag := func(name string) string {
 		v, _ := cmd.Flags().GetString(name)
 		return v
 	}
-	return &Credentials{flag("cacert"), flag("cert"), flag("key"), flag("password-file")}
+	return Credentials{flag("cacert"), flag("cert"), flag("key"), flag("password-file")}
 }
 
 // apply sets the credentials of a target. The password is that of servers: one of Sentinels is the URL's sentinel_password.
-func (c *Credentials) apply(t *Target) error {
+func (t *Target) apply(c Credentials) error {
 	if err := c.applyTLS(t.tls()); err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func (c *Credentials) apply(t *Target) error {
 	return nil
 }
 
-func (c *Credentials) applyTLS(config *tls.Config) error {
+func (c Credentials) applyTLS(config *tls.Config) error {
 	switch {
 	case c.CACert == "" && c.Cert == "" && c.Key == "":
 		return nil

@@ -40,7 +40,7 @@ func FuzzRedisURL(f *testing.F) {
 			if raw == "" {
 				continue
 			}
-			target, err := Parse(raw)
+			target, err := Parse(raw, Credentials{})
 			if err == nil {
 				_ = target.Client().Close()
 				continue

@@ -25,12 +25,11 @@ func Usage(what string) string {
 	return what + "; default $REDIS_URL, or " + Default + ". Supported forms:\n" + forms + "\n"
 }
 
-// Parse parses a Redis URL without further credentials than REDIS_PASSWORD; see [Credentials.Parse].
-func Parse(raw string) (*Target, error) { return (&Credentials{}).Parse(raw) }
-
-// Parse parses a Redis URL. If raw is empty, it uses REDIS_URL, and then [Default]. Its errors have the exit code
-// [exit.Usage] and show no passwords.
-func (c *Credentials) Parse(raw string) (*Target, error) {
+// Parse parses a Redis URL and adds the credentials. If raw is empty, it uses REDIS_URL, and then [Default]. Its errors have the
+// exit code [exit.Usage] and show no passwords.
+//
+// It is no method of Credentials, because whoever has these would see a client's types (package client says what that costs).
+func Parse(raw string, c Credentials) (*Target, error) {
 	from := "--redis"
 	if raw == "" {
 		raw, from = os.Getenv("REDIS_URL"), "REDIS_URL"
@@ -46,7 +45,7 @@ func (c *Credentials) Parse(raw string) (*Target, error) {
 	case err != nil:
 		return nil, exit.Usagef("%s %q: %w; supported forms:\n%s", from, Redact(raw), err, forms)
 	}
-	if err := c.apply(t); err != nil {
+	if err := t.apply(c); err != nil {
 		return nil, err
 	}
 	return t, nil

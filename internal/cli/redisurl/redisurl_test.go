@@ -39,7 +39,7 @@ func TestInvalidURLsRejected(t *testing.T) {
 	} {
 		got := Redact(raw)
 		check.That(t, !strings.Contains(got, secret), "%s is shown as %s", raw, got)
-		_, err := Parse(raw)
+		_, err := Parse(raw, Credentials{})
 		var own *exit.Error
 		check.That(t, errors.As(err, &own) && own.Code == exit.Usage && strings.Contains(err.Error(), says), "%s: %v", raw, err)
 		check.That(t, err == nil || !strings.Contains(err.Error(), secret), "%s: the password is shown: %v", raw, err)
@@ -62,7 +62,7 @@ func TestPasswordOfFileOrEnvironment(t *testing.T) {
 		{"redis://h", file + "-none", "", "no such file"},
 		{"redis://h", os.DevNull, "", "the file is empty"},
 	} {
-		target, err := (&Credentials{PasswordFile: c.file}).Parse(c.url)
+		target, err := Parse(c.url, Credentials{PasswordFile: c.file})
 		if c.says != "" {
 			check.That(t, err != nil && strings.Contains(err.Error(), c.says), "%s, %s: %v", c.url, c.file, err)
 			continue
@@ -83,7 +83,7 @@ func TestInvalidTLSOptions(t *testing.T) {
 		if c.CACert == "x" {
 			url = "redis://h"
 		}
-		_, err := c.Parse(url)
+		_, err := Parse(url, c)
 		check.That(t, err != nil && strings.Contains(err.Error(), says), "%+v: %v", c, err)
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/cli/connect"
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
-	"github.com/lockkeeper/lockkeeper/internal/cli/redisurl"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/spf13/cobra"
 )
@@ -61,20 +60,14 @@ func FuzzRunArguments(f *testing.F) {
 			if err := o.validateKind(flags.Changed); err != nil {
 				return err
 			}
-			urls := must.Get(flags.GetStringArray("redis"))(t)
+			conns, err := (&connect.Flags{URLs: must.Get(flags.GetStringArray("redis"))(t), Prefix: text("prefix")}).OpenAll()
+			if err != nil {
+				return err
+			}
 			var ks []*lockkeeper.Keeper
-			for _, raw := range append(urls, redisurl.Default)[:max(len(urls), 1)] {
-				target, err := redisurl.Parse(raw)
-				if err != nil {
-					return err
-				}
-				rdb := target.Client()
-				defer func() { _ = rdb.Close() }()
-				k, err := connect.NewKeeper(rdb, text("prefix"))
-				if err != nil {
-					return err
-				}
-				ks = append(ks, k)
+			for _, conn := range conns {
+				defer conn.Close()
+				ks = append(ks, conn.Keeper)
 			}
 			if _, err := o.newLock(ks, args[0]); err != nil {
 				return err

@@ -231,27 +231,17 @@ func (o *options) run(c *cobra.Command, name string, command []string) error {
 	if err != nil {
 		return notRunnable(err)
 	}
-	urls := o.URLs
-	if len(urls) == 0 {
-		urls = []string{""}
-	}
 	signals := make(chan os.Signal, 16)
 	process.Notify(signals, process.Forwarded...)           // until the process exits, or a late signal would take the place of the exit code
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // or a message that nobody reads would end lockkeeper, but not the command
+	conns, err := o.OpenAll()
+	if err != nil {
+		return err
+	}
 	var ks []*lockkeeper.Keeper
-	for _, raw := range urls {
-		t, err := o.Credentials.Parse(raw)
-		if err != nil {
-			return err
-		}
-		rdb := t.Client()
-		defer func() { _ = rdb.Close() }()
-		k, err := connect.NewKeeper(rdb, o.Prefix)
-		if err != nil {
-			return err
-		}
-		defer connect.CloseKeeper(k)
-		ks = append(ks, k)
+	for _, conn := range conns {
+		defer conn.Close()
+		ks = append(ks, conn.Keeper)
 	}
 	if o.oncePer > 0 {
 		return o.runOnce(c.Context(), ks[0], name, path, command, signals)
