@@ -31,7 +31,7 @@ func CompleteName(c *cobra.Command, args []string, typed string) ([]cobra.Comple
 	if err != nil {
 		return nil, directive
 	}
-	defer conn.Close()
+	// It is not closed, because that may take a second more if the server hangs, and the process ends now.
 	opts := &admin.ListOptions{Match: protocol.QuoteGlob(typed) + "*"}
 	if kind, _ := c.Flags().GetString("kind"); kind != "" {
 		opts.Kinds = []lockkeeper.Kind{lockkeeper.Kind(kind)}
