@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/auth"
@@ -72,9 +73,8 @@ func (n *noteEnd) ContextEnded(context.Context) { n.Store(true) }
 // connectOwn makes calls until the Transport has its own connection.
 func (p *fixture) connectOwn(ctx context.Context) {
 	for range ownCalls {
-		if c := p.sendInline(ctx); c.Err != nil || c.inline {
-			p.Errorf("without a connection of its own: %v, inline %v", c.Err, c.inline)
-		}
+		c := p.sendInline(ctx)
+		check.That(p, c.Err == nil && !c.inline, "without a connection of its own: %v, inline %v", c.Err, c.inline)
 	}
 	synctest.Wait() // it is connected
 }
@@ -103,9 +103,9 @@ func TestInlineCallEnds(t *testing.T) {
 				connections := p.mini.CurrentConnectionCount()
 				for range 3 {
 					before := hook.n.Load()
-					if c := p.sendInline(ctx); c.Err != nil || !c.inline || c.ended || hook.n.Load() != before+1 {
-						p.Errorf("%v, inline %v, ended %v, seen by a hook %d times", c.Err, c.inline, c.ended, hook.n.Load()-before)
-					}
+					c := p.sendInline(ctx)
+					check.That(p, c.Err == nil && c.inline && !c.ended && hook.n.Load() == before+1,
+						"%v, inline %v, ended %v, seen by a hook %d times", c.Err, c.inline, c.ended, hook.n.Load()-before)
 				}
 				if n := p.mini.CurrentConnectionCount(); n != connections {
 					p.Errorf("%d connections before and %d after", connections, n)
@@ -125,9 +125,8 @@ func TestInlineCallEnds(t *testing.T) {
 				if !errors.Is(c.Err, ErrInterrupted) || OutcomeOf(c.Err) != claim.InDoubt || !c.inline || c.ended != test.told {
 					p.Errorf("%v, inline %v, ended %v", c.Err, c.inline, c.ended)
 				}
-				if d := time.Since(began); d > time.Millisecond {
-					p.Errorf("it took %v", d)
-				}
+				d := time.Since(began)
+				check.That(p, d <= time.Millisecond, "it took %v", d)
 
 				p.net.Restore()
 				if test.name == "close" {
@@ -205,15 +204,13 @@ func TestOwnConnectionNotDialled(t *testing.T) {
 		}
 		p.hangDials.Store(true)
 		for range 3 {
-			if c := p.sendInline(ctx); c.Err != nil || c.inline {
-				p.Errorf("%v, inline %v", c.Err, c.inline)
-			}
+			c := p.sendInline(ctx)
+			check.That(p, c.Err == nil && !c.inline, "%v, inline %v", c.Err, c.inline)
 		}
 		began := time.Now()
 		p.Close()
-		if d := time.Since(began); d > 0 {
-			p.Errorf("Close returned after %v", d)
-		}
+		d := time.Since(began)
+		check.That(p, d == 0, "Close returned after %v", d)
 	})
 }
 
@@ -221,9 +218,8 @@ func TestOwnConnectionNotDialled(t *testing.T) {
 func (p *fixture) mustSendInline(ctx context.Context) {
 	p.Helper()
 	p.connectOwn(ctx)
-	if c := p.sendInline(ctx); c.Err != nil || !c.inline {
-		p.Errorf("%v, inline %v", c.Err, c.inline)
-	}
+	c := p.sendInline(ctx)
+	check.That(p, c.Err == nil && c.inline, "%v, inline %v", c.Err, c.inline)
 }
 
 // TestOwnConnectionIdleForTooLong checks that a call which finds that the connection was given up meanwhile is queued, and neither dials nor
@@ -264,17 +260,15 @@ func TestInlineCallPanics(t *testing.T) {
 		hook.panics = true
 		func() {
 			defer func() {
-				if r := recover(); r != "in a hook" {
-					p.Errorf("the caller got %v", r)
-				}
+				r := recover()
+				check.That(p, r == "in a hook", "the caller got %v", r)
 			}()
 			p.SendInline(ctx, callThen(counterScript, func(*Call) {}), nil)
 		}()
 		hook.panics = false
 		synctest.Wait()
-		if n := p.mini.CurrentConnectionCount(); n != connections-1 {
-			p.Errorf("%d connections before and %d after", connections, n)
-		}
+		n := p.mini.CurrentConnectionCount()
+		check.That(p, n == connections-1, "%d connections before and %d after", connections, n)
 		p.mustSendInline(ctx)
 	})
 }
@@ -287,12 +281,10 @@ func TestOwnConnectionSlowToClose(t *testing.T) {
 		p.connectOwn(p.Context())
 		began := time.Now()
 		p.EndInline()
-		if c := p.sendInline(p.Context()); c.Err != nil || c.inline {
-			p.Errorf("%v, inline %v", c.Err, c.inline)
-		}
-		if d := time.Since(began); d > time.Second {
-			p.Errorf("it took %v", d)
-		}
+		c := p.sendInline(p.Context())
+		check.That(p, c.Err == nil && !c.inline, "%v, inline %v", c.Err, c.inline)
+		d := time.Since(began)
+		check.That(p, d <= time.Second, "it took %v", d)
 	})
 }
 
@@ -315,9 +307,8 @@ func TestOwnConnectionWithRotatedCredentials(t *testing.T) {
 			p.mustSendInline(ctx)
 			source.listener.OnNext(auth.NewBasicCredentials("user", "secret"))
 			p.hangDials.Store(true)
-			if c := p.sendInline(ctx); c.Err != nil || c.inline {
-				p.Errorf("after a rotation: %v, inline %v", c.Err, c.inline)
-			}
+			c := p.sendInline(ctx)
+			check.That(p, c.Err == nil && !c.inline, "after a rotation: %v, inline %v", c.Err, c.inline)
 			p.hangDials.Store(false)
 		}
 	})
@@ -344,15 +335,11 @@ func TestOwnConnectionToAnotherServerIsNotUsed(t *testing.T) {
 		p.rdb.AddHook(writeElsewhere{})
 		p.loadScript()
 		p.connectOwn(p.Context())
-		if !p.mini.Exists("elsewhere") {
-			p.Error("no connection was checked")
-		}
+		check.That(p, p.mini.Exists("elsewhere"), "no connection was checked")
 		for _, tried := range []bool{false, true} { // the first one was a moment ago
 			p.mini.Del("elsewhere")
 			p.connectOwn(p.Context())
-			if p.mini.Exists("elsewhere") != tried {
-				p.Errorf("another connection is tried: %t, want %t", !tried, tried)
-			}
+			check.That(p, p.mini.Exists("elsewhere") == tried, "another connection is tried: %t, want %t", !tried, tried)
 			time.Sleep(ownPause)
 		}
 	})
@@ -367,8 +354,7 @@ func TestInlineCallTakesNoConnectionOfThePool(t *testing.T) {
 		go p.SendInline(p.Context(), callThen(counterScript, func(*Call) {}), nil)
 		synctest.Wait()
 		began := time.Now()
-		if call := <-p.send(counterScript); call.Err != nil || time.Since(began) > 0 {
-			p.Errorf("%v after %v", call.Err, time.Since(began))
-		}
+		call := <-p.send(counterScript)
+		check.That(p, call.Err == nil && time.Since(began) == 0, "%v after %v", call.Err, time.Since(began))
 	})
 }

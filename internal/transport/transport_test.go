@@ -22,6 +22,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
@@ -86,9 +87,8 @@ func inBubbleWith(t *testing.T, o redis.Options, test func(p *fixture)) {
 		test(p)
 		p.Close()
 		stacks := make([]byte, 1<<20)
-		if bytes.Contains(stacks[:runtime.Stack(stacks, true)], []byte("(*nodeQueue).runSender")) {
-			p.Error("a sender is left after Close")
-		}
+		check.That(p, !bytes.Contains(stacks[:runtime.Stack(stacks, true)], []byte("(*nodeQueue).runSender")),
+			"a sender is left after Close")
 		must.Report(p, p.rdb.Close())
 	})
 }
@@ -205,9 +205,7 @@ func (p *fixture) checkRuns(want string) {
 	if errors.Is(err, miniredis.ErrKeyNotFound) {
 		got, err = "0", nil
 	}
-	if err != nil || got != want {
-		p.Errorf("the script ran %s times, %v; want %s", got, err, want)
-	}
+	check.That(p, err == nil && got == want, "the script ran %s times, %v; want %s", got, err, want)
 }
 
 // TestUnknownScriptsAreSentInFull checks that scripts which the server does not know, or has forgotten, are sent in
@@ -218,9 +216,8 @@ func TestUnknownScriptsAreSentInFull(t *testing.T) {
 			p.mini.Del("k")
 			all := p.sendMany(20)
 			for _, done := range all {
-				if c := <-done; c.Err != nil || len(c.Reply) != 2 {
-					p.Errorf("round %d: %v, %v", round, c.Reply, c.Err)
-				}
+				c := <-done
+				check.That(p, c.Err == nil && len(c.Reply) == 2, "round %d: %v, %v", round, c.Reply, c.Err)
 			}
 			p.checkRuns("20")
 			p.flush()
@@ -246,9 +243,7 @@ func TestRepeatedNoScriptFails(t *testing.T) {
 		if c := <-p.send(counterScript); !redis.HasErrorPrefix(c.Err, "NOSCRIPT") || OutcomeOf(c.Err) != claim.Answered {
 			p.Error(c.Err)
 		}
-		if asked != 2 {
-			p.Errorf("asked %d times", asked)
-		}
+		check.That(p, asked == 2, "asked %d times", asked)
 	})
 }
 
@@ -279,16 +274,13 @@ func TestPendingCallsArePipelined(t *testing.T) {
 			start := time.Now()
 			all := p.sendMany(n)
 			for i, done := range all {
-				if c := <-done; c.Err != nil {
-					p.Errorf("call %d: %v", i, c.Err)
-				}
+				c := <-done
+				check.That(p, c.Err == nil, "call %d: %v", i, c.Err)
 			}
-			if got := p.sent(); !slices.Equal(got, want) {
-				p.Errorf("pipelines of %v, want %v", got, want)
-			}
-			if d := time.Since(start); d > overdueAfter {
-				p.Errorf("with all senders busy, it should have taken %v, not %v", overdueAfter, d)
-			}
+			got := p.sent()
+			check.That(p, slices.Equal(got, want), "pipelines of %v, want %v", got, want)
+			d := time.Since(start)
+			check.That(p, d <= overdueAfter, "with all senders busy, it should have taken %v, not %v", overdueAfter, d)
 		})
 	}
 }
@@ -325,9 +317,8 @@ func TestSingleCallNotDelayedByHangingCalls(t *testing.T) {
 		p.hang()
 		start := time.Now()
 		must.Report(p, (<-p.send(counterScript)).Err)
-		if d := time.Since(start); d != 0 {
-			p.Errorf("it waited for %v", d)
-		}
+		d := time.Since(start)
+		check.That(p, d == 0, "it waited for %v", d)
 	})
 }
 
@@ -339,9 +330,8 @@ func TestHangingServerBoundsSenders(t *testing.T) {
 			p.send(counterScript)
 			time.Sleep(time.Millisecond)
 		}
-		if n := len(p.sent()); n < 5 || n > 20 {
-			p.Errorf("in a second, %d more senders were started", n)
-		}
+		n := len(p.sent())
+		check.That(p, n >= 5 && n <= 20, "in a second, %d more senders were started", n)
 	})
 }
 
@@ -364,12 +354,10 @@ func TestCommandsAreNeverResent(t *testing.T) {
 			p.loadScript()
 			c.net(p)
 			call := <-p.send(counterScript)
-			if got := OutcomeOf(call.Err); got != c.outcome || (call.Err == nil) != (c.outcome == claim.Answered) {
-				p.Errorf("outcome %d, want %d: %v", got, c.outcome, call.Err)
-			}
-			if call.Err != nil && !Retryable(call.Err) {
-				p.Errorf("it is not retryable: %v", call.Err)
-			}
+			got := OutcomeOf(call.Err)
+			check.That(p, got == c.outcome && (call.Err == nil) == (c.outcome == claim.Answered),
+				"outcome %d, want %d: %v", got, c.outcome, call.Err)
+			check.That(p, call.Err == nil || Retryable(call.Err), "it is not retryable: %v", call.Err)
 			p.checkRuns(c.ran)
 			p.net.Restore()
 			time.Sleep(time.Minute) // during which nothing is repeated
@@ -386,15 +374,13 @@ func TestPipelineCallsShareOutcome(t *testing.T) {
 		p.net.Break("evalsha", 1, faultnet.CutReply)
 		all := p.sendMany(50)
 		for i, done := range all {
-			if c := <-done; OutcomeOf(c.Err) != claim.InDoubt {
-				p.Errorf("call %d: %v", i, c.Err)
-			}
+			c := <-done
+			check.That(p, OutcomeOf(c.Err) == claim.InDoubt, "call %d: %v", i, c.Err)
 		}
 		time.Sleep(time.Minute)
 		p.checkRuns("50")
-		if got := p.sent(); !slices.Equal(got, []int{50}) {
-			p.Errorf("pipelines of %v", got)
-		}
+		got := p.sent()
+		check.That(p, slices.Equal(got, []int{50}), "pipelines of %v", got)
 	})
 }
 
@@ -413,9 +399,9 @@ func TestPipelineCallsGetOwnReplies(t *testing.T) {
 			all = append(all, p.send(s))
 		}
 		for i, done := range all {
-			if c := <-done; (i%3 == 0) != redis.HasErrorPrefix(c.Err, "OOM") || (i%3 == 0) == (len(c.Reply) == 2) {
-				p.Errorf("call %d: %v, %v", i, c.Reply, c.Err)
-			}
+			c := <-done
+			check.That(p, (i%3 == 0) == redis.HasErrorPrefix(c.Err, "OOM") && (i%3 == 0) != (len(c.Reply) == 2),
+				"call %d: %v, %v", i, c.Reply, c.Err)
 		}
 	})
 }
@@ -449,9 +435,7 @@ func TestServerErrors(t *testing.T) {
 			p.loadScript()
 			p.answer(func(c *server.Peer) { c.WriteError(says) })
 			call := <-p.send(counterScript)
-			if call.Err == nil || !strings.Contains(call.Err.Error(), says) {
-				p.Fatalf("%q came through as %v", says, call.Err)
-			}
+			must.That(p, call.Err != nil && strings.Contains(call.Err.Error(), says), "%q came through as %v", says, call.Err)
 			want := claim.Answered
 			if strings.Contains(says, "non local key") {
 				want = claim.InDoubt // stopped in the middle
@@ -459,15 +443,11 @@ func TestServerErrors(t *testing.T) {
 			if got := OutcomeOf(call.Err); got != want {
 				p.Errorf("outcome %d, want %d", got, want)
 			}
-			if Retryable(call.Err) != c.passing {
-				p.Errorf("retryable: %v, want %v", !c.passing, c.passing)
-			}
+			check.That(p, Retryable(call.Err) == c.passing, "retryable: %v, want %v", !c.passing, c.passing)
 			if got, want := WrongType(call.Err), strings.HasPrefix(says, "WRONGTYPE"); got != want {
 				p.Errorf("wrong type: %v", got)
 			}
-			if Malformed(call.Err) {
-				p.Error("it is not an invalid reply")
-			}
+			check.That(p, !Malformed(call.Err), "it is not an invalid reply")
 		})
 	}
 }
@@ -501,12 +481,10 @@ func TestReplies(t *testing.T) {
 			call.Scalar, call.Mixed = c.kind == "scalar", c.kind == "mixed"
 			p.Send(call)
 			<-done
-			if got := fmt.Sprint(call.Reply, call.Values); (call.Err == nil) != (c.want != "") || call.Err == nil && got != c.want {
-				p.Errorf("%s, %v", got, call.Err)
-			}
-			if Retryable(call.Err) || !call.Sent.Equal(start) {
-				p.Errorf("sent %v after Send; retryable: %v", call.Sent.Sub(start), call.Err)
-			}
+			got := fmt.Sprint(call.Reply, call.Values)
+			check.That(p, (call.Err == nil) == (c.want != "") && (call.Err != nil || got == c.want), "%s, %v", got, call.Err)
+			check.That(p, !Retryable(call.Err) && call.Sent.Equal(start),
+				"sent %v after Send; retryable: %v", call.Sent.Sub(start), call.Err)
 			must.Report(p, (<-p.send(counterScript)).Err) // later calls are not affected
 		})
 	}
@@ -545,12 +523,9 @@ func TestOutcomesOfErrors(t *testing.T) {
 			}
 		})
 	}
-	if OutcomeOf(nil) != claim.Answered || Malformed(nil) || WrongType(nil) {
-		t.Error("nil is reported as retryable")
-	}
-	if WrongType(errors.New("WRONGTYPE, from elsewhere")) {
-		t.Error("an error that is not from the server is reported as a wrong type")
-	}
+	check.That(t, OutcomeOf(nil) == claim.Answered && !Malformed(nil) && !WrongType(nil), "nil is reported as retryable")
+	check.That(t, !WrongType(errors.New("WRONGTYPE, from elsewhere")),
+		"an error that is not from the server is reported as a wrong type")
 }
 
 func TestCloseWaitsForPendingCalls(t *testing.T) {
@@ -561,9 +536,7 @@ func TestCloseWaitsForPendingCalls(t *testing.T) {
 		for i, done := range all {
 			select {
 			case c := <-done:
-				if c.Err != nil {
-					p.Errorf("call %d: %v", i, c.Err)
-				}
+				check.That(p, c.Err == nil, "call %d: %v", i, c.Err)
 			default:
 				p.Fatalf("Close returned before call %d completed", i)
 			}
@@ -595,9 +568,7 @@ func TestDoneIsCalledOnce(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		for i, done := range all {
-			if len(done) != 1 {
-				p.Errorf("call %d completed %d times", i, len(done))
-			}
+			check.That(p, len(done) == 1, "call %d completed %d times", i, len(done))
 		}
 	})
 }
@@ -638,9 +609,8 @@ func TestPoolBoundsBatches(t *testing.T) {
 			for _, done := range all {
 				<-done
 			}
-			if d := time.Since(restored); d > 2*readTimeout {
-				p.Errorf("after the server replied again, the last call took %v", d)
-			}
+			d := time.Since(restored)
+			check.That(p, d <= 2*readTimeout, "after the server replied again, the last call took %v", d)
 			after := p.rdb.PoolStats()
 			if c.pipelines >= 0 && (before.Hits != after.Hits || before.Misses != after.Misses || after.Timeouts != 0) {
 				p.Errorf("the application's pool was used: %+v, then %+v", before, after)
@@ -667,12 +637,9 @@ func TestUrgentCallsGoFirst(t *testing.T) {
 		}
 		time.Sleep(readTimeout)
 		synctest.Wait()
-		if ended != 1200 {
-			p.Errorf("%d calls have ended", ended)
-		}
-		if got, want := p.sent(), []int{1, silentBatch, 128, 128}; len(got) < 4 || !slices.Equal(got[:4], want) {
-			p.Errorf("pipelines of %v", got)
-		}
+		check.That(p, ended == 1200, "%d calls have ended", ended)
+		got, want := p.sent(), []int{1, silentBatch, 128, 128}
+		check.That(p, len(got) >= 4 && slices.Equal(got[:4], want), "pipelines of %v", got)
 	})
 }
 
@@ -700,18 +667,16 @@ func TestUnawaitedCallsHoldUpNoOther(t *testing.T) {
 		}
 		awaited := <-p.send(counterScript)
 		must.Report(p, awaited.Err)
-		if took := time.Since(began); took > 2*roundTrip || ended.Load() > 2*maxBatch {
-			p.Errorf("it took %v, and %d others had ended", took, ended.Load())
-		}
+		took := time.Since(began)
+		check.That(p, took <= 2*roundTrip && ended.Load() <= 2*maxBatch,
+			"it took %v, and %d others had ended", took, ended.Load())
 		synctest.Wait()
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if ended.Load() != calls || joined.Load() < calls*9/10 {
-			p.Errorf("%d calls have ended, %d of them as part of another", ended.Load(), joined.Load())
-		}
-		if got, err := p.mini.Get("l"); err != nil || got != fmt.Sprint(calls/2) {
-			p.Errorf("the scripts had %s of the tokens, %v", got, err)
-		}
+		check.That(p, ended.Load() == calls && joined.Load() >= calls*9/10,
+			"%d calls have ended, %d of them as part of another", ended.Load(), joined.Load())
+		got, err := p.mini.Get("l")
+		check.That(p, err == nil && got == fmt.Sprint(calls/2), "the scripts had %s of the tokens, %v", got, err)
 	})
 }
 
@@ -729,9 +694,8 @@ func TestJoinedCallsFailTogether(t *testing.T) {
 		p.net.Restore()
 		p.net.Break("eval", 1, faultnet.SwallowReply)
 		for _, done := range all {
-			if c := <-done; OutcomeOf(c.Err) != claim.InDoubt || c.Sent.IsZero() {
-				p.Errorf("%v, sent at %v", c.Err, c.Sent)
-			}
+			c := <-done
+			check.That(p, OutcomeOf(c.Err) == claim.InDoubt && !c.Sent.IsZero(), "%v, sent at %v", c.Err, c.Sent)
 		}
 	})
 }
@@ -780,9 +744,7 @@ func TestWithdrawnCallsAreNotSent(t *testing.T) {
 		underWay, _ := newCall(counterScript)
 		p.Send(underWay)
 		synctest.Wait()
-		if underWay.Withdraw() {
-			p.Error("a call that is under way was withdrawn")
-		}
+		check.That(p, !underWay.Withdraw(), "a call that is under way was withdrawn")
 		var kept, withdrawn []chan *Call
 		for i := range 1000 {
 			call, done := newCall(counterScript)
@@ -795,35 +757,27 @@ func TestWithdrawnCallsAreNotSent(t *testing.T) {
 				kept = append(kept, done)
 				continue
 			}
-			if !call.Withdraw() || !call.Withdrawn() {
-				p.Error("a queued call was not withdrawn")
-			}
+			check.That(p, call.Withdraw() && call.Withdrawn(), "a queued call was not withdrawn")
 			withdrawn = append(withdrawn, done)
 		}
 		q := p.queues[nil]
 		q.mu.Lock()
 		n := len(q.queued.calls)
 		q.mu.Unlock()
-		if n > pruneMin+100 {
-			p.Errorf("%d calls are queued, most of which were withdrawn", n)
-		}
+		check.That(p, n <= pruneMin+100, "%d calls are queued, most of which were withdrawn", n)
 		p.mini.Del("k")
 		sent := time.Now()
 		for _, done := range kept {
 			c := <-done
 			must.Report(p, c.Err)
-			if d := c.Sent.Sub(sent); d < readTimeout {
-				p.Errorf("Sent is %v after the call was queued, before it was written", d)
-			}
+			d := c.Sent.Sub(sent)
+			check.That(p, d >= readTimeout, "Sent is %v after the call was queued, before it was written", d)
 		}
 		time.Sleep(time.Minute)
 		for _, done := range withdrawn {
-			if len(done) != 1 {
-				p.Fatalf("a withdrawn call was completed %d times", len(done))
-			}
-			if c := <-done; OutcomeOf(c.Err) != claim.NotSent {
-				p.Fatal(c.Err)
-			}
+			must.That(p, len(done) == 1, "a withdrawn call was completed %d times", len(done))
+			c := <-done
+			must.That(p, OutcomeOf(c.Err) == claim.NotSent, "%v", c.Err)
 		}
 		p.checkRuns("100")
 	})
@@ -838,9 +792,7 @@ func TestWithdrawAfterNoScript(t *testing.T) {
 		done := make(chan *Call, 1)
 		// The second call of the pipeline is completed after the first was queued again, and before that is taken.
 		second := &Call{Script: counterScript, Key: "k", Args: []any{"get", "k"}, Mixed: true, Done: Func(func(c *Call) {
-			if !first.Withdraw() {
-				p.Error("it was not withdrawn")
-			}
+			check.That(p, first.Withdraw(), "it was not withdrawn")
 			done <- c
 		})}
 		p.net.Break("evalsha", 1, faultnet.SwallowReply)
@@ -884,12 +836,9 @@ func TestSilentServerGetsFewCalls(t *testing.T) {
 		}
 		p.net.Restore()
 		// All that were queued in the first 10 s have failed with the pipelines that were sent then.
-		if unsent < 4000 || queued > 6000 {
-			p.Errorf("of %d calls %d have failed without being sent, and %d are queued", len(all), unsent, queued)
-		}
-		if underWay > 600 {
-			p.Errorf("%d calls were under way", underWay)
-		}
+		check.That(p, unsent >= 4000 && queued <= 6000,
+			"of %d calls %d have failed without being sent, and %d are queued", len(all), unsent, queued)
+		check.That(p, underWay <= 600, "%d calls were under way", underWay)
 	})
 }
 
@@ -911,14 +860,10 @@ func TestQueueIsBounded(t *testing.T) {
 			send(false)
 		}
 		synctest.Wait()
-		if len(results) > 0 {
-			p.Fatalf("%d calls have ended already: %v", len(results), (<-results).Err)
-		}
+		must.That(p, len(results) == 0, "%d calls have ended already", len(results))
 		send(false)
 		synctest.Wait()
-		if len(results) != 1 {
-			p.Fatalf("%d calls have ended", len(results))
-		}
+		must.That(p, len(results) == 1, "%d calls have ended", len(results))
 		if c := <-results; !errors.Is(c.Err, ErrQueueFull) || OutcomeOf(c.Err) != claim.NotSent || !Retryable(c.Err) {
 			p.Error(c.Err)
 		}
@@ -932,9 +877,8 @@ func TestQueueIsBounded(t *testing.T) {
 			p.Errorf("%d calls have ended", len(results))
 		}
 		time.Sleep(time.Minute)
-		if n := len(results); n != 701 {
-			p.Errorf("%d calls have ended, want 701", n)
-		}
+		n := len(results)
+		check.That(p, n == 701, "%d calls have ended, want 701", n)
 	})
 }
 
@@ -977,12 +921,9 @@ func TestWithdrawBeforeInlineSend(t *testing.T) {
 		q.mu.Unlock()
 		synctest.Wait()
 		c := <-done
-		if !withdrawn {
-			t.Fatal("not withdrawn")
-		}
-		if OutcomeOf(c.Err) != claim.NotSent {
-			t.Errorf("Withdraw returned true, but the call was sent: reply %v, error %v", c.Reply, c.Err)
-		}
+		must.That(t, withdrawn, "not withdrawn")
+		check.That(t, OutcomeOf(c.Err) == claim.NotSent,
+			"Withdraw returned true, but the call was sent: reply %v, error %v", c.Reply, c.Err)
 		p.checkRuns("0")
 	})
 }
@@ -1000,9 +941,8 @@ func TestNodesComeAndGo(t *testing.T) {
 			time.Sleep(time.Hour)
 		}
 		p.Transport.mu.Lock()
-		if n := len(p.queues); n > 2 {
-			p.Errorf("%d queues", n)
-		}
+		n := len(p.queues)
+		check.That(p, n <= 2, "%d queues", n)
 		p.Transport.mu.Unlock()
 	})
 }
