@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2/server"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 )
 
 // countPings counts the PINGs that are sent from now on.
@@ -20,9 +21,8 @@ func (r *fixture) countPings() *atomic.Int32 {
 // expectSilence checks what Stats says of the connections that are in use.
 func (r *fixture) expectSilence(want time.Duration) {
 	r.Helper()
-	if _, _, silence := r.Stats(); silence != want {
-		r.Errorf("silent for %v, want %v", silence, want)
-	}
+	_, _, silence := r.Stats()
+	check.That(r, silence == want, "silent for %v, want %v", silence, want)
 }
 
 // TestSilentConnectionIsPinged checks that a connection is sent a PING when it is in use and nothing has come for a while, and only then.
@@ -33,9 +33,8 @@ func TestSilentConnectionIsPinged(t *testing.T) {
 		expect := func(when string, want int32) {
 			r.Helper()
 			synctest.Wait()
-			if got := pings.Swap(0); got != want {
-				r.Errorf("%s: %d PINGs, want %d", when, got, want)
-			}
+			got := pings.Swap(0)
+			check.That(r, got == want, "%s: %d PINGs, want %d", when, got, want)
 		}
 		time.Sleep(time.Hour)
 		expect("unused for an hour", 0)
@@ -55,9 +54,8 @@ func TestSilentConnectionIsPinged(t *testing.T) {
 		r.Release("c")
 		time.Sleep(time.Hour)
 		expect("unused again", 0)
-		if n := r.dials.Load(); n != 1 {
-			r.Errorf("%d connections", n)
-		}
+		n := r.dials.Load()
+		check.That(r, n == 1, "%d connections", n)
 	})
 }
 
@@ -73,22 +71,18 @@ func TestDeadConnectionIsReplaced(t *testing.T) {
 			r.net.BlackholeSubscriptions()
 			time.Sleep(pingInterval + ackTimeout - time.Nanosecond)
 			synctest.Wait()
-			if !r.IsSubscribed("c") || r.dials.Load() != 1 {
-				r.Error("replaced too soon")
-			}
+			check.That(r, r.IsSubscribed("c") && r.dials.Load() == 1, "replaced too soon")
 			if !used {
 				time.Sleep(time.Hour)
-				if n := r.dials.Load(); n != 1 {
-					r.Errorf("%d connections", n)
-				}
+				n := r.dials.Load()
+				check.That(r, n == 1, "%d connections", n)
 				return
 			}
 			time.Sleep(time.Nanosecond)
 			r.expect("resumed", r.resumed, "c")
 			time.Sleep(time.Hour) // it is watched as well
-			if _, _, silence := r.Stats(); silence > pingInterval || r.dials.Load() != 2 {
-				r.Errorf("silent for %v, %d connections", silence, r.dials.Load())
-			}
+			_, _, silence := r.Stats()
+			check.That(r, silence <= pingInterval && r.dials.Load() == 2, "silent for %v, %d connections", silence, r.dials.Load())
 		})
 	}
 }
@@ -100,9 +94,8 @@ func TestSlowAnswersReplaceNothing(t *testing.T) {
 		r.net.DelayReplies(ackTimeout - time.Millisecond)
 		r.Hold("c")
 		time.Sleep(time.Minute)
-		if n := r.dials.Load(); n != 1 {
-			r.Errorf("%d connections", n)
-		}
+		n := r.dials.Load()
+		check.That(r, n == 1, "%d connections", n)
 	})
 }
 
@@ -143,13 +136,9 @@ func TestCheck(t *testing.T) {
 			time.Sleep(time.Minute / 2)
 			select {
 			case lost := <-called:
-				if lost != c.lost || c.called < 0 {
-					r.Errorf("lost: %v", lost)
-				}
+				check.That(r, lost == c.lost && c.called >= 0, "lost: %v", lost)
 			default:
-				if c.called >= 0 {
-					r.Error("not called")
-				}
+				check.That(r, c.called < 0, "not called")
 			}
 			if n := len(called) + len(unknown); n != 0 && c.called >= 0 || n != 1 && c.called < 0 {
 				r.Errorf("called %d times more", n)
@@ -157,9 +146,9 @@ func TestCheck(t *testing.T) {
 			if replaced := len(r.resumed) == 1; replaced != c.replaced || replaced == (r.dials.Load() == 1) {
 				r.Errorf("replaced: %v, %d connections", replaced, r.dials.Load())
 			}
-			if since := r.SubscribedSince("c"); c.replaced && c.called >= 0 && since.Sub(start) != c.called {
-				r.Errorf("replaced after %v, want %v", since.Sub(start), c.called)
-			}
+			since := r.SubscribedSince("c")
+			check.That(r, !c.replaced || c.called < 0 || since.Sub(start) == c.called,
+				"replaced after %v, want %v", since.Sub(start), c.called)
 		})
 	}
 	subtest(t, "without a subscription", func(r *fixture) {
@@ -171,27 +160,23 @@ func TestCheck(t *testing.T) {
 			return false
 		})
 		time.Sleep(time.Minute)
-		if called != 1 {
-			r.Errorf("called %d times", called)
-		}
-		if n := r.dials.Load(); n != 0 {
-			r.Errorf("%d connections", n)
-		}
+		check.That(r, called == 1, "called %d times", called)
+		n := r.dials.Load()
+		check.That(r, n == 0, "%d connections", n)
 	})
 	subtest(t, "while another PING is under way", func(r *fixture) {
 		r.mustSubscribe("c")
 		r.net.DelayReplies(time.Second)
 		start := time.Now()
 		called := make(chan time.Duration, 3)
-		check := func() { r.Check("c", func(bool) bool { called <- time.Since(start); return false }) }
-		check()
+		again := func() { r.Check("c", func(bool) bool { called <- time.Since(start); return false }) }
+		again()
 		time.Sleep(time.Second / 2)
-		check()
-		check()
+		again()
+		again()
 		for _, want := range []time.Duration{time.Second, 2 * time.Second, 2 * time.Second} {
-			if got := <-called; got != want {
-				r.Errorf("called after %v, want %v", got, want)
-			}
+			got := <-called
+			check.That(r, got == want, "called after %v, want %v", got, want)
 		}
 	})
 	subtest(t, "during Close", func(r *fixture) {
@@ -201,9 +186,7 @@ func TestCheck(t *testing.T) {
 		r.Check("c", func(known bool) bool { called <- known; return true })
 		r.Close()
 		time.Sleep(time.Minute)
-		if len(called) != 1 || <-called {
-			r.Error("Close has not settled the check once, as one that is not known")
-		}
+		check.That(r, len(called) == 1 && !<-called, "Close has not settled the check once, as one that is not known")
 	})
 }
 
@@ -226,8 +209,8 @@ func TestPingRefused(t *testing.T) {
 			return false
 		})
 		time.Sleep(time.Minute)
-		if n := r.dials.Load(); n != 1 || len(r.denied) > 0 || len(called) != 1 {
-			r.Errorf("%d connections, %d denials, %d calls", n, len(r.denied), len(called))
-		}
+		n := r.dials.Load()
+		check.That(r, n == 1 && len(r.denied) == 0 && len(called) == 1,
+			"%d connections, %d denials, %d calls", n, len(r.denied), len(called))
 	})
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/alicebob/miniredis/v2/server"
 	"github.com/lockkeeper/lockkeeper/internal/client"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
@@ -99,12 +100,10 @@ func (r *fixture) mustSubscribe(channel string) {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	if err := r.Subscribe(ctx, channel); err != nil {
-		r.Fatalf("%s is not subscribed: %v", channel, err)
-	}
-	if !r.IsSubscribed(channel) || r.SubscribedSince(channel).IsZero() {
-		r.Errorf("%s is subscribed, but IsSubscribed and SubscribedSince do not say so", channel)
-	}
+	err := r.Subscribe(ctx, channel)
+	must.That(r, err == nil, "%s is not subscribed: %v", channel, err)
+	check.That(r, r.IsSubscribed(channel) && !r.SubscribedSince(channel).IsZero(),
+		"%s is subscribed, but IsSubscribed and SubscribedSince do not say so", channel)
 }
 
 // answer answers the server's SUBSCRIBE commands while f returns true.
@@ -116,9 +115,7 @@ func (r *fixture) expect(what string, ch <-chan string, want string) {
 	r.Helper()
 	select {
 	case got := <-ch:
-		if got != want {
-			r.Errorf("%s: %q, want %q", what, got, want)
-		}
+		check.That(r, got == want, "%s: %q, want %q", what, got, want)
 	case <-time.After(10 * time.Second):
 		r.Fatalf("%s: nothing, want %q", what, want)
 	}
@@ -126,9 +123,7 @@ func (r *fixture) expect(what string, ch <-chan string, want string) {
 
 func (r *fixture) expectUnsubscribed(channel string) {
 	r.Helper()
-	if r.IsSubscribed(channel) || !r.SubscribedSince(channel).IsZero() {
-		r.Errorf("%s is reported as subscribed", channel)
-	}
+	check.That(r, !r.IsSubscribed(channel) && r.SubscribedSince(channel).IsZero(), "%s is reported as subscribed", channel)
 }
 
 // TestMessagesAreReceived: of all channels, on one connection.
@@ -144,9 +139,8 @@ func TestMessagesAreReceived(t *testing.T) {
 		}
 		for _, c := range []string{"a", "b", "c", "a"} {
 			r.mustSubscribe(c)
-			if n := r.mini.Publish(c, "hello "+c); n != 1 {
-				r.Errorf("%d subscribers", n)
-			}
+			n := r.mini.Publish(c, "hello "+c)
+			check.That(r, n == 1, "%d subscribers", n)
 			r.mini.Publish("other", "not for us")
 			r.expect("received", r.received, "hello "+c)
 		}
@@ -166,24 +160,18 @@ func TestSubscribeWaitsForReply(t *testing.T) {
 		go func() { done <- r.Subscribe(context.Background(), "c") }()
 		ctx, cancel := context.WithTimeout(context.Background(), ackTimeout-time.Millisecond)
 		defer cancel()
-		if err := r.Subscribe(ctx, "c"); err != context.DeadlineExceeded {
-			r.Error(err)
-		}
-		if n := r.mini.PubSubNumSub("c")["c"]; n != 1 {
-			r.Errorf("%d subscribers at the server", n)
-		}
+		err := r.Subscribe(ctx, "c")
+		check.That(r, err == context.DeadlineExceeded, "%v", err)
+		n := r.mini.PubSubNumSub("c")["c"]
+		check.That(r, n == 1, "%d subscribers at the server", n)
 		r.expectUnsubscribed("c")
-		if len(done)+len(r.resumed) > 0 {
-			r.Error("Subscribe returned too soon")
-		}
+		check.That(r, len(done)+len(r.resumed) == 0, "Subscribe returned too soon")
 		must.Report(r, <-done)
-		if d := time.Since(start); d < ackTimeout || d > ackTimeout+time.Second {
-			r.Errorf("the connection was replaced after %v", d)
-		}
+		d := time.Since(start)
+		check.That(r, d >= ackTimeout && d <= ackTimeout+time.Second, "the connection was replaced after %v", d)
 		r.expect("resumed", r.resumed, "c")
-		if since := r.SubscribedSince("c"); since.Before(start.Add(ackTimeout)) {
-			r.Errorf("subscribed since %v", since.Sub(start))
-		}
+		since := r.SubscribedSince("c")
+		check.That(r, !since.Before(start.Add(ackTimeout)), "subscribed since %v", since.Sub(start))
 	})
 }
 
@@ -204,12 +192,9 @@ func TestLostConnectionIsReplaced(t *testing.T) {
 			time.Sleep(time.Millisecond)
 			r.mustSubscribe("c")
 			r.mustSubscribe("d")
-			if !r.SubscribedSince("c").After(before) {
-				r.Error("the gap is not visible in SubscribedSince")
-			}
-			if a, b := <-r.resumed, <-r.resumed; a+b != "cd" && a+b != "dc" {
-				r.Errorf("resumed: %s, %s", a, b)
-			}
+			check.That(r, r.SubscribedSince("c").After(before), "the gap is not visible in SubscribedSince")
+			a, b := <-r.resumed, <-r.resumed
+			check.That(r, a+b == "cd" || a+b == "dc", "resumed: %s, %s", a, b)
 			r.mini.Publish("c", "hello")
 			r.expect("received", r.received, "hello")
 		}
@@ -225,23 +210,19 @@ func TestReconnectBackoff(t *testing.T) {
 			now := time.Now()
 			r.net.CutSubscriptions()
 			synctest.Wait()
-			if !r.SubscribedSince("c").Equal(now) {
-				r.Fatalf("subscribed since %v, disconnected at %v", r.SubscribedSince("c"), now)
-			}
+			must.That(r, r.SubscribedSince("c").Equal(now), "subscribed since %v, disconnected at %v", r.SubscribedSince("c"), now)
 		}
 		r.net.Down()
 		r.dials.Store(0)
 		time.Sleep(time.Minute)
-		if n := r.dials.Load(); n < 30 || n > 150 {
-			r.Errorf("%d attempts in a minute", n)
-		}
+		n := r.dials.Load()
+		check.That(r, n >= 30 && n <= 150, "%d attempts in a minute", n)
 		r.expectUnsubscribed("c")
 		r.net.Restore()
 		start := time.Now()
 		r.mustSubscribe("c")
-		if d := time.Since(start); d > 2*time.Second {
-			r.Errorf("it took %v to resubscribe", d)
-		}
+		d := time.Since(start)
+		check.That(r, d <= 2*time.Second, "it took %v to resubscribe", d)
 	})
 }
 
@@ -274,9 +255,9 @@ func TestReconnectionOfGoRedisIsVisible(t *testing.T) {
 		dials := r.dials.Load()
 		r.mini.Publish("c", "hello") // go-redis looks for other messages when there is one
 		synctest.Wait()
-		if now := r.SubscribedSince("c"); r.dials.Load() == dials || !now.After(before) {
-			r.Errorf("%d dials, subscribed since %v before and %v after", r.dials.Load()-dials, before, now)
-		}
+		now := r.SubscribedSince("c")
+		check.That(r, r.dials.Load() != dials && now.After(before),
+			"%d dials, subscribed since %v before and %v after", r.dials.Load()-dials, before, now)
 	})
 }
 
@@ -296,19 +277,13 @@ func TestDenialIsCached(t *testing.T) {
 		})
 		for range 3 {
 			err := r.Subscribe(context.Background(), "c")
-			if !errors.Is(err, ErrDenied) || !strings.Contains(err.Error(), refusal) {
-				r.Error(err)
-			}
+			check.That(r, errors.Is(err, ErrDenied) && strings.Contains(err.Error(), refusal), "%v", err)
 			r.expectUnsubscribed("c")
 			time.Sleep(denialTTL / 4)
 		}
-		if asked != 1 {
-			r.Errorf("the server was asked %d times", asked)
-		}
+		check.That(r, asked == 1, "the server was asked %d times", asked)
 		r.expect("denied", r.denied, "c: "+refusal)
-		if !r.IsSubscribed("allowed") {
-			r.Error("the other channel was denied as well")
-		}
+		check.That(r, r.IsSubscribed("allowed"), "the other channel was denied as well")
 
 		time.Sleep(denialTTL / 2)
 		if err := r.Subscribe(context.Background(), "c"); !errors.Is(err, ErrDenied) || asked != 2 {
@@ -337,9 +312,7 @@ func TestLoadingServerIsRetried(t *testing.T) {
 		})
 		r.mustSubscribe("c")
 		r.mustSubscribe("other")
-		if left != 0 || len(r.denied) > 0 {
-			r.Errorf("%d refusals left, %d denials reported", left, len(r.denied))
-		}
+		check.That(r, left == 0 && len(r.denied) == 0, "%d refusals left, %d denials reported", left, len(r.denied))
 	})
 }
 
@@ -368,9 +341,8 @@ func TestClose(t *testing.T) {
 			if stacks := stacks(); strings.Contains(stacks, "pubsub.(*conn).receive(") || strings.Contains(stacks, "pubsub.(*Subscriber).reconnect(") {
 				r.Errorf("Close did not wait for its goroutines:\n%s", stacks)
 			}
-			if d := time.Since(start); d != 0 {
-				r.Errorf("Close took %v", d)
-			}
+			d := time.Since(start)
+			check.That(r, d == 0, "Close took %v", d)
 			r.Close() // again
 			if err := <-waits; err != ErrClosed {
 				r.Error(err)
@@ -384,9 +356,8 @@ func TestClose(t *testing.T) {
 			}
 			n := r.dials.Load()
 			time.Sleep(time.Minute)
-			if got := r.dials.Load(); got != n {
-				r.Errorf("%d connections after Close", got-n)
-			}
+			got := r.dials.Load()
+			check.That(r, got == n, "%d connections after Close", got-n)
 		})
 	}
 }
@@ -400,9 +371,7 @@ func TestCloseEndsDials(t *testing.T) {
 		r.mustSubscribe("c")
 		r.Close()
 		for i, ctx := range r.dialing {
-			if ctx.Err() == nil {
-				t.Errorf("dial %d of %d would go on", i+1, len(r.dialing))
-			}
+			check.That(t, ctx.Err() != nil, "dial %d of %d would go on", i+1, len(r.dialing))
 		}
 	})
 }
@@ -428,9 +397,8 @@ func TestOnRealServer(t *testing.T) {
 	r.expect("received", r.received, "after the kill")
 
 	must.OK(t, admin.Do(ctx, "acl", "setuser", "default", "resetchannels", "&c").Err())
-	if err := r.Subscribe(ctx, "d"); !errors.Is(err, ErrDenied) || !strings.Contains(err.Error(), "NOPERM") {
-		t.Error(err)
-	}
+	err := r.Subscribe(ctx, "d")
+	check.That(t, errors.Is(err, ErrDenied) && strings.Contains(err.Error(), "NOPERM"), "%v", err)
 	r.expectUnsubscribed("d")
 	if denial := <-r.denied; !strings.HasPrefix(denial, "d: NOPERM") {
 		t.Error(denial)
@@ -453,14 +421,11 @@ func TestClusterChannelsAreSharded(t *testing.T) {
 	ctx := context.Background()
 	r := newFixture(t, rdb)
 	defer r.Close()
-	if !r.Sharded() {
-		t.Error("channels are not reported as sharded")
-	}
+	check.That(t, r.Sharded(), "channels are not reported as sharded")
 	says := func(channel, text string) {
 		t.Helper()
-		if n, err := rdb.SPublish(ctx, channel, text).Result(); err != nil || n != 1 {
-			t.Errorf("%s: %d subscribers, %v", channel, n, err)
-		}
+		n, err := rdb.SPublish(ctx, channel, text).Result()
+		check.That(t, err == nil && n == 1, "%s: %d subscribers, %v", channel, n, err)
 		r.expect("received", r.received, text)
 	}
 	channels := []string{"{a}:wake", "{b}:wake"} // in distinct slots: 15495 and 3300
@@ -497,9 +462,8 @@ func TestUnusedChannelsAreGivenUp(t *testing.T) {
 			slices.Sort(got)
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			if !slices.Equal(got, want) || len(r.names) != len(want) || len(r.channels) != len(want) {
-				t.Errorf("subscribed to %q, and %d names of %d channels, want %q", got, len(r.names), len(r.channels), want)
-			}
+			check.That(t, slices.Equal(got, want) && len(r.names) == len(want) && len(r.channels) == len(want),
+				"subscribed to %q, and %d names of %d channels, want %q", got, len(r.names), len(r.channels), want)
 		}
 		r.Hold("{a}:")
 		r.mustSubscribe("{b}:")
@@ -548,9 +512,8 @@ func TestReconnectBackoffAfterAcknowledgements(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		r.mini.Server().SetPreHook(nil)
 		time.Sleep(time.Second)
-		if n := r.dials.Load(); n > 50 {
-			t.Errorf("%d connections in 5 s", n)
-		}
+		n := r.dials.Load()
+		check.That(t, n <= 50, "%d connections in 5 s", n)
 	})
 }
 
@@ -600,9 +563,7 @@ func TestNodeThatHangsDelaysNoOther(t *testing.T) {
 		for _, name := range []string{"a", "b"} {
 			synctest.Wait()
 			ctx, cancel := context.WithTimeout(s.Context(), time.Second)
-			if err := r.Subscribe(ctx, name); err != nil {
-				t.Errorf("%s: %v", name, err)
-			}
+			check.Is(t, r.Subscribe(ctx, name), nil, "%s", name)
 			cancel()
 		}
 		r.expectUnsubscribed("hangs")
@@ -662,14 +623,12 @@ func TestIDsOfChannel(t *testing.T) {
 			synctest.Wait()
 			for i, n := range want {
 				name := "c" + strconv.Itoa(i+1)
-				if got := r.mini.PubSubNumSub(name)[name]; got != n {
-					r.Errorf("%d subscribers of %s, want %d", got, name, n)
-				}
+				got := r.mini.PubSubNumSub(name)[name]
+				check.That(r, got == n, "%d subscribers of %s, want %d", got, name, n)
 			}
 		}
-		if a, b := r.ID("c"), r.ID("d"); a != "1" || b != "1" {
-			r.Errorf("ids %s and %s of requests that are under way", a, b)
-		}
+		a, b := r.ID("c"), r.ID("d")
+		check.That(r, a == "1" && b == "1", "ids %s and %s of requests that are under way", a, b)
 		r.inUse.Store(&map[string]bool{"1": true})
 		subscribers(1)
 		r.net.Cut()
