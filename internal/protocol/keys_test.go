@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"pgregory.net/rapid"
 )
@@ -22,23 +23,18 @@ func TestKeysOfName(t *testing.T) {
 		{"", "x", true, "x", "{x}:mutex:meta"},
 	} {
 		k, err := KeysOf(c.prefix, c.name, "mutex", c.bare)
-		if err != nil || k.Lock != c.lock || k.Meta != c.meta {
-			t.Errorf("%q + %q: %q, %q, %v", c.prefix, c.name, k.Lock, k.Meta, err)
-		}
+		check.That(t, err == nil && k.Lock == c.lock && k.Meta == c.meta,
+			"%q + %q: %q, %q, %v", c.prefix, c.name, k.Lock, k.Meta, err)
 	}
 }
 
 func TestInvalidNamesRejected(t *testing.T) {
 	for _, name := range []string{"", "}", "a}{b", "a{}b", "{t}:fair:queue", strings.Repeat("x", MaxLength+1)} {
-		if _, err := KeysOf("", name, "mutex", true); !errors.Is(err, ErrBadName) {
-			t.Errorf("%q: %v", name, err)
-		}
+		check.Is(t, check.ErrorOf(KeysOf("", name, "mutex", true)), ErrBadName, "%q", name)
 	}
 	for _, c := range [][2]string{{"", "{x}"}, {"{", "x}"}, {"{", "{x}"}} { // these would share keys with x or {x
 		for _, bare := range []bool{true, false} {
-			if _, err := KeysOf(c[0], c[1], "fair", bare); !errors.Is(err, ErrBadName) {
-				t.Errorf("%q + %q: %v", c[0], c[1], err)
-			}
+			check.Is(t, check.ErrorOf(KeysOf(c[0], c[1], "fair", bare)), ErrBadName, "%q + %q", c[0], c[1])
 		}
 	}
 	if _, err := KeysOf("lock:", "{x}", "mutex", true); err != nil {
@@ -173,9 +169,8 @@ func FuzzParseKey(f *testing.F) {
 		}
 		if p, ok := ParseKey(prefix, name); ok { // of a key that may be anything
 			keys, err := KeysOf(prefix, p.Name, p.Set.KeyKind, p.Set.PlainKey)
-			if err != nil || keys.All()[p.Part] != name {
-				t.Errorf("%q %q is parsed as %+v, which has %v, %v", prefix, name, p, keys, err)
-			}
+			check.That(t, err == nil && keys.All()[p.Part] == name,
+				"%q %q is parsed as %+v, which has %v, %v", prefix, name, p, keys, err)
 		}
 		for _, set := range lua.All {
 			keys, err := KeysOf(prefix, name, set.KeyKind, set.PlainKey)
@@ -184,9 +179,8 @@ func FuzzParseKey(f *testing.F) {
 			}
 			for part, key := range keys.All() {
 				p, ok := ParseKey(prefix, key)
-				if !ok || p.Set.KeyKind != set.KeyKind || p.Name != name || p.Part != KeyPart(part) {
-					t.Errorf("%s %q + %q: key %q is parsed as %v, %t", set.Kind, prefix, name, key, p, ok)
-				}
+				check.That(t, ok && p.Set.KeyKind == set.KeyKind && p.Name == name && p.Part == KeyPart(part),
+					"%s %q + %q: key %q is parsed as %v, %t", set.Kind, prefix, name, key, p, ok)
 			}
 		}
 	})
@@ -205,9 +199,8 @@ func TestMatchGlob(t *testing.T) {
 		{"*b*", "abc", true}, {"??", "x", false}, {"[]", "]", false}, {"x", "", false}, {"**x", "yyx", true}, {"*\xff*", "a\xffb", true},
 		{strings.Repeat("a*", 200) + "b", strings.Repeat("a", 1000), false},
 	} {
-		if got := MatchGlob(c.pattern, c.text); got != c.want {
-			t.Errorf("%q matches %q: %t", c.pattern, c.text, got)
-		}
+		got := MatchGlob(c.pattern, c.text)
+		check.That(t, got == c.want, "%q matches %q: %t", c.pattern, c.text, got)
 	}
 }
 
@@ -217,12 +210,8 @@ func FuzzQuoteGlob(f *testing.F) {
 		f.Add(s[0], s[1])
 	}
 	f.Fuzz(func(t *testing.T, text, other string) {
-		if !MatchGlob(QuoteGlob(text), text) {
-			t.Errorf("%q does not match itself", text)
-		}
-		if MatchGlob(QuoteGlob(text), other) != (text == other) {
-			t.Errorf("%q matches %q", text, other)
-		}
+		check.That(t, MatchGlob(QuoteGlob(text), text), "%q does not match itself", text)
+		check.That(t, MatchGlob(QuoteGlob(text), other) == (text == other), "%q matches %q", text, other)
 		MatchGlob(text, other) // ends
 	})
 }

@@ -10,15 +10,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
 // checkReplyError checks whether err is ErrReply.
 func checkReplyError(t *testing.T, err error, invalid bool) {
 	t.Helper()
-	if errors.Is(err, ErrReply) != invalid || (err != nil) != invalid {
-		t.Errorf("the error is %v; invalid: %v", err, invalid)
-	}
+	check.That(t, errors.Is(err, ErrReply) == invalid && (err != nil) == invalid, "the error is %v; invalid: %v", err, invalid)
 }
 
 // parsers are those of replies that are lists of numbers.
@@ -103,9 +102,8 @@ func TestParseReply(t *testing.T) {
 		{"identity", []int64{lua.Granted, 1, 2, 3, 4}, [4]int64{1, 2, 3, 4}},
 		{"identity", []int64{lua.Unknown}, [4]int64{}},
 	} {
-		if got, err := parsers[c.what](c.reply); err != nil || !reflect.DeepEqual(got, c.want) {
-			t.Errorf("%s %v: %+v, %v; want %+v", c.what, c.reply, got, err, c.want)
-		}
+		got, err := parsers[c.what](c.reply)
+		check.That(t, err == nil && reflect.DeepEqual(got, c.want), "%s %v: %+v, %v; want %+v", c.what, c.reply, got, err, c.want)
 	}
 }
 
@@ -150,9 +148,7 @@ func TestInvalidReplies(t *testing.T) {
 		for _, n := range append(replies, nil, []int64{}) {
 			got, err := parsers[what](n)
 			checkReplyError(t, err, true)
-			if !reflect.ValueOf(got).IsZero() {
-				t.Errorf("%s %v: %+v", what, n, got)
-			}
+			check.That(t, reflect.ValueOf(got).IsZero(), "%s %v: %+v", what, n, got)
 		}
 	}
 	if _, err := ParseHeartbeatReply(change(1, lua.Granted, 7, 130), 0); !errors.Is(err, ErrReply) {
@@ -164,9 +160,7 @@ func TestInvalidReplies(t *testing.T) {
 func TestLeaseOverBeforeServersClock(t *testing.T) {
 	for _, until := range []int64{99, 0, -1, math.MinInt64} {
 		h, err := ParseHeartbeatReply([]int64{lua.Waiting, 100, 9, 50, 0, 0, 0, 1, lua.Held, 7, until}, 1)
-		if err != nil || h.Changes[0].ExpiresIn >= 0 {
-			t.Errorf("a lease until %d at 100: %+v, %v", until, h, err)
-		}
+		check.That(t, err == nil && h.Changes[0].ExpiresIn < 0, "a lease until %d at 100: %+v, %v", until, h, err)
 	}
 }
 
@@ -219,9 +213,7 @@ func FuzzParseReply(f *testing.F) {
 			}
 		}
 		h, err := ParseHeartbeatReply(n, waiters)
-		if err == nil && len(h.Changes) != (len(n)-7)/4 {
-			t.Errorf("%d changes from %v", len(h.Changes), n)
-		}
+		check.That(t, err != nil || len(h.Changes) == (len(n)-7)/4, "%d changes from %v", len(h.Changes), n)
 		for _, x := range h.Changes {
 			granted := x.Code == lua.Granted || x.Code == lua.Held
 			if x.Index < 0 || x.Index >= waiters || granted != (x.Fence > 0) || !granted && x.ExpiresIn != 0 {
@@ -239,13 +231,9 @@ func FuzzParseReply(f *testing.F) {
 			t.Errorf("holders %v, %v", holders, err)
 		}
 		queue, err := ParseWaiters(v, 0)
-		if err != nil && (!errors.Is(err, ErrReply) || queue != nil) {
-			t.Errorf("waiters %v, %v", queue, err)
-		}
+		check.That(t, err == nil || errors.Is(err, ErrReply) && queue == nil, "waiters %v, %v", queue, err)
 		for i, w := range queue {
-			if w.Place <= 0 || i > 0 && w.Place <= queue[i-1].Place {
-				t.Errorf("inspect: %+v", queue)
-			}
+			check.That(t, w.Place > 0 && (i == 0 || w.Place > queue[i-1].Place), "inspect: %+v", queue)
 		}
 	})
 }
@@ -312,9 +300,8 @@ func TestParseMessage(t *testing.T) {
 		"a 9007199254740992": {{"a", maxFence, 0, nil}},
 		"0123456789abc 7":    {{"0123456789abc", 7, 0, nil}},
 	} {
-		if got, err := ParseMessage(payload); err != nil || !slices.Equal(got, want) {
-			t.Errorf("%q: %v, %v; want %v", payload, got, err, want)
-		}
+		got, err := ParseMessage(payload)
+		check.That(t, err == nil && slices.Equal(got, want), "%q: %v, %v; want %v", payload, got, err, want)
 	}
 }
 
@@ -331,9 +318,8 @@ func TestInvalidMessages(t *testing.T) {
 		"a broken:b3BzIDE:" + base64.RawURLEncoding.EncodeToString(make([]byte, 257)),
 		strings.Repeat("a 7 ", maxMessage/4) + "a 7",
 	} {
-		if got, err := ParseMessage(payload); err == nil || got != nil {
-			t.Errorf("%.100q: %v, %v", payload, got, err)
-		}
+		got, err := ParseMessage(payload)
+		check.That(t, err != nil && got == nil, "%.100q: %v, %v", payload, got, err)
 	}
 }
 
@@ -348,14 +334,10 @@ func FuzzParseMessage(f *testing.F) {
 	f.Fuzz(func(t *testing.T, payload string) {
 		list, err := ParseMessage(payload)
 		if err != nil {
-			if list != nil || len(err.Error()) > 512 || !isPrintable(err.Error()) {
-				t.Errorf("%v, %v", list, err)
-			}
+			check.That(t, list == nil && len(err.Error()) <= 512 && isPrintable(err.Error()), "%v, %v", list, err)
 			return
 		}
-		if len(list) == 0 || 2*len(list) != len(strings.Fields(payload)) {
-			t.Errorf("%d wakeups", len(list))
-		}
+		check.That(t, len(list) != 0 && 2*len(list) == len(strings.Fields(payload)), "%d wakeups", len(list))
 		for _, g := range list {
 			if !isSerial(g.Serial) || g.Fence < 0 || g.Fence > maxFence || g.RetryIn < 0 || bit(g.Fence > 0)+bit(g.RetryIn > 0)+bit(g.Broken != nil) != 1 {
 				t.Errorf("%+v", g)
@@ -379,9 +361,7 @@ func FuzzBreakNotice(f *testing.F) {
 	f.Fuzz(func(t *testing.T, by, reason string) {
 		list, err := ParseMessage("1z " + BreakNotice(Breaker{by, reason}))
 		if CheckText("", by) != nil || CheckText("", reason) != nil {
-			if err == nil {
-				t.Errorf("%q, %q: %+v", by, reason, list)
-			}
+			check.That(t, err != nil, "%q, %q: %+v", by, reason, list)
 			return
 		}
 		if err != nil || len(list) != 1 || list[0].Broken == nil || *list[0].Broken != (Breaker{by, reason}) || list[0].Serial != "1z" {

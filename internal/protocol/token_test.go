@@ -1,6 +1,8 @@
 package protocol
 
 import (
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"math"
 	"strings"
 	"sync"
@@ -31,20 +33,17 @@ func TestParseTokenRejectsForeign(t *testing.T) {
 		"", "x", "k:1a", "k:1a:", ":1a:1.1", "k::1.1", "k:~eA:1.1", "k:1a:1", "k:1a:1.", "k:1a:.1", "k:1a:1.1R", "k:1a:1.1 ", "k:1a:1.1r2r",
 		"k:1a:-1.1", "done:k:1a:1.1", "k:1a:1.1:x", "k:1a:99999999999999999999.1", "0f8fad5b-d9cb-469f-a165-70867728950e",
 	} {
-		if got, ok := ParseToken(text); ok || got != (Token{}) {
-			t.Errorf("%q is %+v", text, got)
-		}
+		got, ok := ParseToken(text)
+		check.That(t, !ok && got == (Token{}), "%q is %+v", text, got)
 	}
 	for _, note := range []string{"", "!", "am9iIDR", "G1sySg", strings.Repeat("eHh4", 22)} { // no note that is shown
 		got, ok := ParseToken("k:1a~" + note + ":30000.6000r1")
-		if want := (Token{"k", "1a", "", 30000, 6000, "r", 1, ""}); !ok || got != want {
-			t.Errorf("with note %q: %+v, %v", note, got, ok)
-		}
+		want := Token{"k", "1a", "", 30000, 6000, "r", 1, ""}
+		check.That(t, ok && got == want, "with note %q: %+v, %v", note, got, ok)
 	}
 	longest := Token{strings.Repeat("k", 25), strings.Repeat("s", SerialLength), strings.Repeat("n", maxNote), 1 << 42, 1 << 42, "ukcb", 1 << 53, ""}
-	if n := len(longest.String()); n > MaxTokenLength {
-		t.Errorf("a token has %d bytes", n)
-	}
+	n := len(longest.String())
+	check.That(t, n <= MaxTokenLength, "a token has %d bytes", n)
 }
 
 // FuzzParseToken: what is taken apart is put together again, but for leading zeros and a number 0.
@@ -69,9 +68,8 @@ func FuzzParseToken(f *testing.F) {
 // TestTokenOfUnprintableTextIsForeign: the keeper of a token is shown to people.
 func TestTokenOfUnprintableTextIsForeign(t *testing.T) {
 	for _, text := range []string{"\x1b[2J:b:1.1", "a:\n:1.1", "\u202ea:b:1.1", "\xff:b:1.1"} {
-		if got, ok := ParseToken(text); ok {
-			t.Errorf("%q: %+v", text, got)
-		}
+		got, ok := ParseToken(text)
+		check.That(t, !ok, "%q: %+v", text, got)
 	}
 }
 
@@ -87,9 +85,8 @@ func TestAddressOfToken(t *testing.T) {
 		}
 	}
 	for _, other := range []string{"k", strings.Repeat("k", 22), strings.Repeat("k", 19) + ".5", strings.Repeat("k", 21) + ".5"} {
-		if got, ok := ParseToken(other + ":1a:10.10"); !ok || got.Keeper != other || got.Address != "" {
-			t.Errorf("%q: %+v, %t", other, got, ok)
-		}
+		got, ok := ParseToken(other + ":1a:10.10")
+		check.That(t, ok && got.Keeper == other && got.Address == "", "%q: %+v, %t", other, got, ok)
 	}
 }
 
@@ -97,15 +94,11 @@ func TestKeeperIDs(t *testing.T) {
 	seen := map[string]bool{}
 	for range 1000 {
 		id := NewKeeperID()
-		if !IsKeeperID(id) || seen[id] {
-			t.Errorf("id %q", id)
-		}
+		check.That(t, IsKeeperID(id) && !seen[id], "id %q", id)
 		seen[id] = true
 	}
 	for _, text := range []string{"", "x", "3qZaNx7zYpG", "3qZaNx7zYpGXg", "-qZaNx7zYpGX", "+qZaNx7zYpGX", "3qZ_Nx7zYpGX", "3qZ:Nx7zYpGX"} {
-		if IsKeeperID(text) {
-			t.Errorf("%q is taken for an id", text)
-		}
+		check.That(t, !IsKeeperID(text), "%q is taken for an id", text)
 	}
 }
 
@@ -126,9 +119,7 @@ func TestSerials(t *testing.T) {
 	seen, count := map[string]bool{}, map[rune]int{}
 	for _, list := range drawn {
 		for _, s := range list {
-			if seen[s] || !isSerial(s) {
-				t.Fatalf("serial %q", s)
-			}
+			must.That(t, !seen[s] && isSerial(s), "serial %q", s)
 			seen[s] = true
 			for _, c := range s {
 				count[c]++
@@ -137,13 +128,9 @@ func TestSerials(t *testing.T) {
 	}
 	mean := float64(goroutines*each*SerialLength) / 62
 	for c, n := range count {
-		if math.Abs(float64(n)-mean) > 8*math.Sqrt(mean) {
-			t.Errorf("%c: %d times, the mean is %.0f", c, n, mean)
-		}
+		check.That(t, math.Abs(float64(n)-mean) <= 8*math.Sqrt(mean), "%c: %d times, the mean is %.0f", c, n, mean)
 	}
-	if len(count) != 62 {
-		t.Errorf("%d characters", len(count))
-	}
+	check.That(t, len(count) == 62, "%d characters", len(count))
 }
 
 // TestTokenIsShort: the server keeps a string of up to 44 bytes in one piece.
@@ -151,9 +138,7 @@ func TestTokenIsShort(t *testing.T) {
 	serial := NewSerial()
 	for _, flags := range []string{"", FlagRead} {
 		text := Token{Keeper: NewKeeperID(), Address: NewAddress("lock:", false), Serial: string(serial[:]), TTL: 30_000, ClaimTTL: 6_000, Flags: flags}.String()
-		if len(text) > 44 {
-			t.Errorf("%s has %d bytes", text, len(text))
-		}
+		check.That(t, len(text) <= 44, "%s has %d bytes", text, len(text))
 	}
 }
 
@@ -169,9 +154,8 @@ func TestParseLimits(t *testing.T) {
 		"0:3:1000 x:5:1000":                    {},
 		"0:3:1000 0:-5:1000":                   {},
 	} {
-		if got, ok := ParseLimits(field); got != want || ok != (want != Limits{}) {
-			t.Errorf("%q: %+v, %t; want %+v", field, got, ok, want)
-		}
+		got, ok := ParseLimits(field)
+		check.That(t, got == want && ok == (want != Limits{}), "%q: %+v, %t; want %+v", field, got, ok, want)
 	}
 }
 
@@ -212,30 +196,27 @@ func TestParsersTakeLinearTime(t *testing.T) {
 				}
 				return least
 			}
-			if small, large := took(of(short)), took(of(long)); large > long/short*3*small+5*time.Millisecond {
-				t.Errorf("%s, %s: %v for %d bytes, %v for %d", what, value, small, short, large, long)
-			}
+			small, large := took(of(short)), took(of(long))
+			check.That(t, large <= long/short*3*small+5*time.Millisecond,
+				"%s, %s: %v for %d bytes, %v for %d", what, value, small, short, large, long)
 		}
 	}
-	if _, ok := ParseToken("a:b:1.1" + strings.Repeat("k", MaxTokenLength)); ok {
-		t.Error("a token that is too long is taken for one of ours")
-	}
+	_, ok := ParseToken("a:b:1.1" + strings.Repeat("k", MaxTokenLength))
+	check.That(t, !ok, "a token that is too long is taken for one of ours")
 }
 
 // TestShownTextIsPrintableAndShort checks text of others in errors and logs, and that tokens of ours are left as they are.
 func TestShownTextIsPrintableAndShort(t *testing.T) {
 	for _, text := range []string{"", "k:1z:30000.6000", "another library's"} {
-		if got := Shown(text); got != text {
-			t.Errorf("%q is shown as %q", text, got)
-		}
+		got := Shown(text)
+		check.That(t, got == text, "%q is shown as %q", text, got)
 	}
 	for _, text := range []string{
 		"\x1b[2J", "a\nb", "\u202eabc", "\xff", strings.Repeat("x", 100_000), strings.Repeat("\x1b", 100_000), strings.Repeat("é", 100_000),
 	} {
 		for _, got := range []string{Shown(text), Excerpt(text)} {
-			if len(got) > 4*maxExcerpt+30 || !isPrintable(got) || !strings.HasPrefix(got, `"`) {
-				t.Errorf("%.20q is shown as %.400q, %d bytes", text, got, len(got))
-			}
+			check.That(t, len(got) <= 4*maxExcerpt+30 && isPrintable(got) && strings.HasPrefix(got, `"`),
+				"%.20q is shown as %.400q, %d bytes", text, got, len(got))
 		}
 	}
 }
