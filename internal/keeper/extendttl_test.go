@@ -16,6 +16,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/server"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/lua"
@@ -28,12 +29,10 @@ func TestExtendAtTheDeadline(t *testing.T) {
 		s.Timers.Stop()
 		time.Sleep(time.Until(h.Deadline()))
 		s.net.ResetCount()
-		if err := h.Extend(context.Background(), 2*ttl); !errors.Is(err, server.ErrLost) {
-			s.Errorf("Extend: %v", err)
-		}
-		if n := s.net.Scripts(); n != 0 || s.mini.TTL("lock:x") > ttl {
-			s.Errorf("%d scripts were sent, and the server has the lease for %v", n, s.mini.TTL("lock:x"))
-		}
+		check.Is(s, h.Extend(context.Background(), 2*ttl), server.ErrLost, "Extend")
+		n := s.net.Scripts()
+		check.That(s, n == 0 && s.mini.TTL("lock:x") <= ttl,
+			"%d scripts were sent, and the server has the lease for %v", n, s.mini.TTL("lock:x"))
 	})
 }
 
@@ -82,17 +81,14 @@ func TestUpgradeOfExtendedLeaseInDoubt(t *testing.T) {
 		time.AfterFunc(400*time.Millisecond, s.net.Down)
 		ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
 		defer cancel()
-		if err := l.Upgrade(ctx, from, nil); !errors.Is(err, server.ErrUnavailable) {
-			s.Errorf("the upgrade: %v", err)
-		}
+		check.Is(s, l.Upgrade(ctx, from, nil), server.ErrUnavailable, "the upgrade")
 		time.Sleep(5 * ttl)
 		s.net.Restore()
 		s.must(from.Err())
 		s.must(from.Release(context.Background()))
 		synctest.Wait()
-		if key := l.KeyOf(server.LockKey); s.mini.Exists(key) {
-			s.Errorf("nobody has a lease, and the server keeps one for %v", s.mini.TTL(key))
-		}
+		key := l.KeyOf(server.LockKey)
+		check.That(s, !s.mini.Exists(key), "nobody has a lease, and the server keeps one for %v", s.mini.TTL(key))
 	})
 }
 
@@ -106,9 +102,9 @@ func TestExtendFindsThatTheUpgradeWasLost(t *testing.T) {
 		key := l.KeyOf(server.LockKey)
 		at := must.Get(s.mini.ZScore(key, h.Token()))(s)
 		must.Get(s.mini.ZAdd(key, math.Ceil(at), h.Token()))(s)
-		if err := h.Extend(context.Background(), ttl); !errors.Is(err, server.ErrLost) || !errors.Is(h.Err(), server.ErrLost) {
-			s.Errorf("Extend: %v; the lease: %v", err, h.Err())
-		}
+		err := h.Extend(context.Background(), ttl)
+		check.That(s, errors.Is(err, server.ErrLost) && errors.Is(h.Err(), server.ErrLost),
+			"Extend: %v; the lease: %v", err, h.Err())
 		_ = h.Release(context.Background())
 	})
 }
@@ -123,9 +119,8 @@ func TestExtendRefusedAsContextEnds(t *testing.T) {
 		defer cancel()
 		err := h.Extend(ctx, ttl)
 		deadline, _ := ctx.Deadline()
-		if d := time.Since(deadline); d > 50*time.Millisecond {
-			t.Errorf("it returned %v after the end of its context: %v", d, err)
-		}
+		d := time.Since(deadline)
+		check.That(t, d <= 50*time.Millisecond, "it returned %v after the end of its context: %v", d, err)
 	})
 }
 
@@ -157,29 +152,24 @@ func TestBackoffFollowsRetryPolicy(t *testing.T) {
 		s.net.Break("evalsha", 1<<30, faultnet.LoseRequest) // the fast script, then the general one
 		asked := s.sendTimes(lua.Mutex.Fast.Acquire, lua.Mutex.Acquire)
 		start := time.Now()
-		if _, err := s.lock("x").Acquire(context.Background(), Terms{}); err == nil || errors.Is(err, server.ErrNotAcquired) {
-			s.Errorf("all its requests were lost: %v", err)
-		}
+		_, err := s.lock("x").Acquire(context.Background(), Terms{})
+		check.That(s, err != nil && !errors.Is(err, server.ErrNotAcquired), "all its requests were lost: %v", err)
 		r := s.Config.Retry
-		if d := time.Since(start); d < r.MaxElapsed || d > r.MaxElapsed+2*r.MaxBackoff {
-			s.Errorf("it returned after %v", d)
-		}
+		d := time.Since(start)
+		check.That(s, d >= r.MaxElapsed && d <= r.MaxElapsed+2*r.MaxBackoff, "it returned after %v", d)
 		list := asked()
 		var pauses []time.Duration
 		for i := range list[1:] {
 			pauses = append(pauses, list[i+1].Sub(list[i]))
 		}
-		if first := pauses[0]; first < r.MinBackoff/2 || first > 2*r.MinBackoff {
-			s.Errorf("the first pause is %v", first)
-		}
+		first := pauses[0]
+		check.That(s, first >= r.MinBackoff/2 && first <= 2*r.MinBackoff, "the first pause is %v", first)
 		slices.Sort(pauses)
 		shortest, longest := pauses[0], pauses[len(pauses)-1]
-		if shortest < r.MinBackoff/2 || longest < r.MaxBackoff || longest > 2*r.MaxBackoff {
-			s.Errorf("pauses of %v to %v", shortest, longest)
-		}
-		if different := slices.Compact(pauses); len(different) < len(list)/2 {
-			s.Errorf("%d of %d pauses are distinct", len(different), len(list)-1)
-		}
+		check.That(s, shortest >= r.MinBackoff/2 && longest >= r.MaxBackoff && longest <= 2*r.MaxBackoff,
+			"pauses of %v to %v", shortest, longest)
+		different := slices.Compact(pauses)
+		check.That(s, len(different) >= len(list)/2, "%d of %d pauses are distinct", len(different), len(list)-1)
 	})
 }
 
@@ -192,17 +182,13 @@ func TestReleaseRetriesEndWithLease(t *testing.T) {
 		sent := s.sendTimes(lua.Mutex.Fast.Release)
 		ctx, cancel := context.WithTimeout(context.Background(), 2*ttl)
 		defer cancel()
-		if err := h.Release(ctx); err == nil || errors.Is(err, server.ErrLost) || ctx.Err() != nil {
-			s.Errorf("no release arrived: %v", err)
-		}
+		err := h.Release(ctx)
+		check.That(s, err != nil && !errors.Is(err, server.ErrLost) && ctx.Err() == nil, "no release arrived: %v", err)
 		n := len(sent())
-		if n < 2 {
-			s.Errorf("it was sent %d times", n)
-		}
+		check.That(s, n >= 2, "it was sent %d times", n)
 		time.Sleep(time.Minute)
-		if more := len(sent()) - n; more != 0 {
-			s.Errorf("it was sent %d times after the lease had expired", more)
-		}
+		more := len(sent()) - n
+		check.That(s, more == 0, "it was sent %d times after the lease had expired", more)
 	})
 }
 
@@ -212,9 +198,8 @@ func TestLossErrorIncludesRenewalError(t *testing.T) {
 		h := s.hold("x")
 		s.net.Down()
 		<-h.Done()
-		if err := h.Err(); !errors.Is(err, server.ErrLost) || !errors.Is(err, io.ErrClosedPipe) {
-			s.Error(err)
-		}
+		err := h.Err()
+		check.That(s, errors.Is(err, server.ErrLost) && errors.Is(err, io.ErrClosedPipe), "%v", err)
 	})
 }
 
@@ -224,9 +209,7 @@ func TestCloseReportsUnnoticedLoss(t *testing.T) {
 	inBubble(t, func(s *fixture) {
 		h := s.hold("x")
 		s.freeze(h)
-		if err := s.Close(); !errors.Is(err, server.ErrLost) {
-			s.Errorf("Close: %v", err)
-		}
+		check.Is(s, s.Close(), server.ErrLost, "Close")
 	})
 }
 
@@ -252,9 +235,8 @@ func TestDoSaysTheLossOnce(t *testing.T) {
 			if !errors.Is(err, c.is) || !errors.Is(err, server.ErrLost) || strings.Count(err.Error(), server.ErrLost.Error()) != 1 {
 				s.Errorf("%v", err)
 			}
-			if reason := server.LossReasonOf(h.Err()); reason != server.LossNotRenewed {
-				s.Errorf("the reason of the loss is %s", reason)
-			}
+			reason := server.LossReasonOf(h.Err())
+			check.That(s, reason == server.LossNotRenewed, "the reason of the loss is %s", reason)
 		})
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/views"
 	"github.com/lockkeeper/lockkeeper/lua"
@@ -53,9 +54,7 @@ func TestForgedGrants(t *testing.T) {
 		publish(s.waitingToken(l), soon)
 		none("a token in place of a serial")
 		waiter, ok := protocol.ParseToken(s.waitingToken(l))
-		if !ok || len(waiter.Serial) != protocol.SerialLength {
-			t.Fatalf("waiter %+v", waiter)
-		}
+		must.That(t, ok && len(waiter.Serial) == protocol.SerialLength, "waiter %+v", waiter)
 		for _, ahead := range []time.Duration{2 * time.Second, time.Hour, 1e6 * time.Hour} {
 			publish(waiter.Serial, time.Now().Add(ahead).UnixMicro())
 			none(fmt.Sprint("a fence ahead of the clock by ", ahead))
@@ -66,9 +65,8 @@ func TestForgedGrants(t *testing.T) {
 		}
 		s.must(h.Release(context.Background()))
 		next := <-granted
-		if next.Fence() <= h.Fence() || next.Fence() > uint64(time.Now().UnixMicro())+1000 {
-			t.Errorf("fence %d after %d", next.Fence(), h.Fence())
-		}
+		check.That(t, next.Fence() > h.Fence() && next.Fence() <= uint64(time.Now().UnixMicro())+1000,
+			"fence %d after %d", next.Fence(), h.Fence())
 		s.must(next.Release(context.Background()))
 	})
 }
@@ -88,9 +86,7 @@ func TestUpgradesAreCounted(t *testing.T) {
 		for range 3 {
 			r := l.newRequest(context.Background(), Terms{Flags: protocol.FlagUpgrade, lease: read}, claim.Wait)
 			token, _ := protocol.ParseToken(r.Token())
-			if token.Number <= last {
-				t.Errorf("the number of an upgrade is %d, after %d", token.Number, last)
-			}
+			check.That(t, token.Number > last, "the number of an upgrade is %d, after %d", token.Number, last)
 			last = token.Number
 			r.Step(claim.Event{Kind: claim.Cancelled}, server.ErrReleased)
 		}
@@ -113,9 +109,8 @@ func TestForgedReplyToRelease(t *testing.T) {
 			c.WriteInt(code)
 			return true
 		})
-		if err := h.Release(context.Background()); !errors.Is(err, protocol.ErrReply) {
-			t.Errorf("error %v, want ErrReply", err)
-		}
+		err := h.Release(context.Background())
+		check.That(t, errors.Is(err, protocol.ErrReply), "error %v, want ErrReply", err)
 		s.mini.Server().SetPreHook(nil)
 	})
 }
@@ -136,13 +131,9 @@ func TestIgnoredMessagesAreLoggedOnce(t *testing.T) {
 			time.Sleep(time.Minute)
 			s.mini.Publish(l.Channel+s.Subscriber.ID(l.Channel), text)
 			synctest.Wait()
-			if len(log.list) != 2+i {
-				t.Fatalf("%d lines after %.20q: %.1000q", len(log.list), text, log.list)
-			}
+			must.That(t, len(log.list) == 2+i, "%d lines after %.20q: %.1000q", len(log.list), text, log.list)
 		}
-		if !strings.Contains(log.list[1], "messages=1000") {
-			t.Errorf("%q", log.list[1])
-		}
+		check.That(t, strings.Contains(log.list[1], "messages=1000"), "%q", log.list[1])
 		log.check(t)
 	})
 }
@@ -160,9 +151,8 @@ func TestHostileTokensInLogs(t *testing.T) {
 			time.Sleep(2 * time.Second)
 			stop()
 			b := must.Get(views.Break(context.Background(), s.lock("x").AtServer(), views.BreakOptions{All: true}))(s)
-			if len(b.Holders) != 1 || len(log.list) != 2 {
-				t.Errorf("%d holders of %.20q were broken, lines %.400q", len(b.Holders), token, log.list)
-			}
+			check.That(t, len(b.Holders) == 1 && len(log.list) == 2,
+				"%d holders of %.20q were broken, lines %.400q", len(b.Holders), token, log.list)
 			log.check(t)
 		})
 	}
@@ -206,9 +196,7 @@ func TestHostileLabelsAreUnknown(t *testing.T) {
 		for label, want := range map[string]string{"ann": "ann", "\x1b[31mann": "", "ann\nroot": "", "\u202eann": "", strings.Repeat("x", 1e6): ""} {
 			s.must(s.mini.Set(protocol.OwnerKey("lock:", s.ID()), label))
 			list := must.Get(views.Holders(context.Background(), s.lock("x").AtServer()))(s)
-			if len(list) != 1 || list[0].Owner != want {
-				t.Errorf("%.20q: %+.200v", label, list)
-			}
+			check.That(t, len(list) == 1 && list[0].Owner == want, "%.20q: %+.200v", label, list)
 		}
 		s.must(h.Release(context.Background()))
 	})

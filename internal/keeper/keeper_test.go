@@ -16,6 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
@@ -43,14 +44,12 @@ func TestWakeupLostOnlyOnCurrentSubscription(t *testing.T) {
 				s.net.CutSubscriptions()
 			}
 			next := <-granted
-			if d := time.Since(released); (what == "closed") != (d == 0) || d > s.Config.HeartbeatInterval {
-				s.Errorf("the grant was known after %v", d)
-			}
+			d := time.Since(released)
+			check.That(s, (what == "closed") == (d == 0) && d <= s.Config.HeartbeatInterval, "the grant was known after %v", d)
 			time.Sleep(time.Minute)
 			synctest.Wait()
-			if n := s.countEvents(WakeupLost); n != want {
-				s.Errorf("%d messages were missed, want %d", n, want)
-			}
+			n := s.countEvents(WakeupLost)
+			check.That(s, n == want, "%d messages were missed, want %d", n, want)
 			s.must(next.Release(context.Background()))
 		})
 	}
@@ -66,9 +65,8 @@ func TestLostReplyTombstonesWindowRequest(t *testing.T) {
 		})
 		take := func() *Lease {
 			h := must.Get(l.Try(context.Background(), Terms{Number: 1}))(s)
-			if state := h.Claim.State(); state != claim.Permitted {
-				t.Errorf("state %d", state)
-			}
+			state := h.Claim.State()
+			check.That(t, state == claim.Permitted, "state %d", state)
 			return h
 		}
 		tombstoned := func(h *Lease) bool {
@@ -103,13 +101,12 @@ func TestRequestThatHasEndedIsNotSent(t *testing.T) {
 			r := l.newRequest(context.Background(), Terms{}, claim.Wait)
 			r.Step(claim.Event{Kind: claim.Closed}, nil)
 			s.net.ResetCount()
-			if err := send(l, r); !errors.Is(err, server.ErrClosed) {
-				s.Errorf("the error is %v", err)
-			}
+			err := send(l, r)
+			check.That(s, errors.Is(err, server.ErrClosed), "the error is %v", err)
 			synctest.Wait()
-			if n := s.net.Scripts(); n > 0 {
-				s.Errorf("%d scripts were sent after the request had ended; the lock is held: %t", n, s.mini.Exists("lock:x"))
-			}
+			n := s.net.Scripts()
+			check.That(s, n == 0,
+				"%d scripts were sent after the request had ended; the lock is held: %t", n, s.mini.Exists("lock:x"))
 		})
 	}
 }
@@ -123,12 +120,10 @@ func TestTryLockHonorsMaxElapsed(t *testing.T) {
 		s.must(s.hold("y").Release(context.Background()))
 		s.net.Blackhole()
 		start := time.Now()
-		if _, err := l.Try(context.Background(), Terms{}); err == nil {
-			t.Error("TryLock succeeded without a reply")
-		}
-		if d := time.Since(start); d > readTimeout+s.Config.HeartbeatInterval {
-			t.Errorf("TryLock took %v", d)
-		}
+		_, err := l.Try(context.Background(), Terms{})
+		check.That(t, err != nil, "TryLock succeeded without a reply")
+		d := time.Since(start)
+		check.That(t, d <= readTimeout+s.Config.HeartbeatInterval, "TryLock took %v", d)
 	})
 }
 
@@ -144,9 +139,7 @@ func TestFailedCallIsUnavailable(t *testing.T) {
 	_, renew := server.Decode(call, protocol.ParseRenewReply)
 	_, release := server.Decode(call, protocol.ParseReleaseReply)
 	for what, err := range map[string]error{"acquire": acquire, "allow": allow, "heartbeat": heartbeat, "renew": renew, "release": release} {
-		if !errors.Is(err, io.EOF) || !errors.Is(err, server.ErrUnavailable) {
-			t.Errorf("%s: %v", what, err)
-		}
+		check.That(t, errors.Is(err, io.EOF) && errors.Is(err, server.ErrUnavailable), "%s: %v", what, err)
 	}
 }
 
@@ -157,9 +150,7 @@ func TestFastBackoffIsOfName(t *testing.T) {
 		wait := func() {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 			defer cancel()
-			if _, err := s.lock("x", queued).Acquire(ctx, Terms{}); !errors.Is(err, server.ErrNotAcquired) {
-				t.Error(err)
-			}
+			check.Is(t, check.ErrorOf(s.lock("x", queued).Acquire(ctx, Terms{})), server.ErrNotAcquired, "the error")
 			synctest.Wait()
 		}
 		h := s.hold("x", queued)
@@ -169,9 +160,8 @@ func TestFastBackoffIsOfName(t *testing.T) {
 		for range 10 {
 			wait()
 		}
-		if n := s.net.Scripts(); n != 20 {
-			t.Errorf("10 requests of new objects that were queued and left took %d scripts, want 20", n)
-		}
+		n := s.net.Scripts()
+		check.That(t, n == 20, "10 requests of new objects that were queued and left took %d scripts, want 20", n)
 		s.must(h.Release(context.Background()))
 	})
 }
@@ -191,9 +181,8 @@ func TestAbandonedTurnsKeepTheOrder(t *testing.T) {
 			cancels = append(cancels, cancel)
 			group.Go(func() {
 				_, err := s.local.Wait(ctx, "x", answers{})
-				if gaveUp := i%2 == 0; gaveUp != (err != nil) || gaveUp && !errors.Is(err, context.Canceled) {
-					t.Errorf("%d: %v", i, err)
-				}
+				gaveUp := i%2 == 0
+				check.That(t, gaveUp == (err != nil) && (!gaveUp || errors.Is(err, context.Canceled)), "%d: %v", i, err)
 				if err == nil {
 					turns = append(turns, i)
 					s.local.Leave("x")
@@ -207,9 +196,7 @@ func TestAbandonedTurnsKeepTheOrder(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		s.local.Leave("x")
 		group.Wait()
-		if fmt.Sprint(turns) != "[1 3 5 7]" {
-			t.Errorf("turns %v", turns)
-		}
+		check.That(t, fmt.Sprint(turns) == "[1 3 5 7]", "turns %v", turns)
 		if _, err := s.local.Wait(s.Context(), "x", answers{}); err != nil {
 			t.Errorf("the queue is left: %v", err)
 		}
@@ -257,13 +244,11 @@ func TestLeaksAreLoggedOnce(t *testing.T) {
 			for i := range c.leaks {
 				l.ReportLeak(nil, fmt.Sprint("token", i), 1, time.Second)
 			}
-			if got := log.Take(); strings.Count(got, "\n") != 1 || !strings.Contains(got, c.want) {
-				s.Errorf("want %s:\n%s", c.want, got)
-			}
+			got := log.Take()
+			check.That(s, strings.Count(got, "\n") == 1 && strings.Contains(got, c.want), "want %s:\n%s", c.want, got)
 		}
-		if n := s.countEvents(Leaked); n != 10_002 {
-			s.Errorf("%d events", n)
-		}
+		n := s.countEvents(Leaked)
+		check.That(s, n == 10_002, "%d events", n)
 	})
 }
 
@@ -279,9 +264,7 @@ func TestLongWaitsAskOneAfterTheOther(t *testing.T) {
 			var stops []func()
 			for i := range n {
 				stops = append(stops, s.lock(fmt.Sprint(names, i)).WatchWait(func(context.Context, int) ([]views.Holder, int, error) {
-					if asking.Add(1) > 1 {
-						s.Error("two at once")
-					}
+					check.That(s, asking.Add(1) == 1, "two at once")
 					time.Sleep(time.Millisecond)
 					asking.Add(-1)
 					asked.Add(1)
@@ -318,9 +301,8 @@ func TestFirstHoldersReadsNoOthers(t *testing.T) {
 			spec.Scripts, spec.LocalQueue, spec.Limits, spec.NoRenewal = lua.Semaphore, false, &Limits{AtOnce: n}, true
 		})
 		for range n {
-			if _, err := l.Try(context.Background(), Terms{Flags: "h", Number: 1}); err != nil {
-				s.Fatal(err)
-			}
+			_, err := l.Try(context.Background(), Terms{Flags: "h", Number: 1})
+			must.OK(s, err)
 		}
 		commands := func(f func()) int {
 			before := s.mini.CommandCount()
@@ -331,17 +313,11 @@ func TestFirstHoldersReadsNoOthers(t *testing.T) {
 		var total int
 		var err error
 		few := commands(func() { list, total, err = views.FirstHolders(context.Background(), l.AtServer(), 3) })
-		if err != nil || len(list) != 3 || total != n {
-			s.Errorf("%d of %d, %v", len(list), total, err)
-		}
+		check.That(s, err == nil && len(list) == 3 && total == n, "%d of %d, %v", len(list), total, err)
 		var all []views.Holder
 		many := commands(func() { all, err = views.Holders(context.Background(), l.AtServer()) })
-		if err != nil || len(all) != n {
-			s.Errorf("%d, %v", len(all), err)
-		}
-		if few >= many || few > 12 {
-			s.Errorf("the first holders took %d commands, all took %d", few, many)
-		}
+		check.That(s, err == nil && len(all) == n, "%d, %v", len(all), err)
+		check.That(s, few < many && few <= 12, "the first holders took %d commands, all took %d", few, many)
 	})
 }
 
@@ -355,9 +331,8 @@ func TestHeartbeatsAreInOrder(t *testing.T) {
 			ctx, cancel := context.WithCancel(context.Background())
 			cancels = append(cancels, cancel)
 			group.Go(func() {
-				if _, err := l.Acquire(ctx, Terms{}); err == nil {
-					s.Errorf("%d got a lease", i)
-				}
+				_, err := l.Acquire(ctx, Terms{})
+				check.That(s, err != nil, "%d got a lease", i)
 			})
 			time.Sleep(time.Millisecond) // virtual: it is in the queue
 		}
@@ -377,9 +352,7 @@ func TestHeartbeatsAreInOrder(t *testing.T) {
 			}
 		}
 		s.mu.Unlock()
-		if fmt.Sprint(moved) != "[0 true]" {
-			s.Errorf("positions, and whether they are of the first waiter: %v", moved)
-		}
+		check.That(s, fmt.Sprint(moved) == "[0 true]", "positions, and whether they are of the first waiter: %v", moved)
 		for _, cancel := range cancels {
 			cancel()
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/server"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
@@ -169,18 +170,12 @@ func TestLossVisibleImmediately(t *testing.T) {
 			ctx := h.Context(background)
 			s.freeze(h)
 			s.net.ResetCount()
-			if !noticed(h, ctx) {
-				s.Error("the loss is not noticed")
-			}
-			if !isClosed(h.Done()) || !isClosed(ctx.Done()) || !lost(context.Cause(ctx)) {
-				s.Errorf("Done is not closed, or its context has not ended: %v", context.Cause(ctx))
-			}
-			if what == "Extend" && s.net.Scripts() != 0 {
-				s.Error("it sent an Extend of a lost lease")
-			}
-			if n := s.countEvents(Lost); n != 1 {
-				s.Errorf("the loss was reported %d times", n)
-			}
+			check.That(s, noticed(h, ctx), "the loss is not noticed")
+			check.That(s, isClosed(h.Done()) && isClosed(ctx.Done()) && lost(context.Cause(ctx)),
+				"Done is not closed, or its context has not ended: %v", context.Cause(ctx))
+			check.That(s, what != "Extend" || s.net.Scripts() == 0, "it sent an Extend of a lost lease")
+			n := s.countEvents(Lost)
+			check.That(s, n == 1, "the loss was reported %d times", n)
 		})
 	}
 }
@@ -213,9 +208,8 @@ func TestExtendsAtOnce(t *testing.T) {
 			s.must(h.Err())
 			want := max(first, second) - time.Since(start)
 			server, own := s.mini.TTL("lock:x"), time.Until(h.Deadline())
-			if server < want || own < want-claim.Margin(max(first, second)) || own > server {
-				s.Errorf("the lease ends in %v at the server, in %v for the holder; want %v", server, own, want)
-			}
+			check.That(s, server >= want && own >= want-claim.Margin(max(first, second)) && own <= server,
+				"the lease ends in %v at the server, in %v for the holder; want %v", server, own, want)
 		}
 		s.must(h.Release(context.Background()))
 	})
@@ -235,20 +229,15 @@ func TestReleaseReturnsWithItsContext(t *testing.T) {
 			defer cancel()
 			start := time.Now()
 			err := h.Release(ctx)
-			if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, server.ErrLost) {
-				s.Error(err)
-			}
-			if d := time.Since(start); d != c.returns {
-				s.Errorf("Release took %v, want %v", d, c.returns)
-			}
+			check.That(s, errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, server.ErrLost), "%v", err)
+			d := time.Since(start)
+			check.That(s, d == c.returns, "Release took %v, want %v", d, c.returns)
 			if err := h.Err(); !errors.Is(err, server.ErrReleased) {
 				s.Error(err)
 			}
 			s.net.Restore()
 			time.Sleep(2 * time.Second)
-			if s.mini.Exists("lock:x") {
-				s.Error("the lock was not released")
-			}
+			check.That(s, !s.mini.Exists("lock:x"), "the lock was not released")
 		})
 	}
 }
@@ -259,14 +248,12 @@ func TestLeaseContextEndsWithLeaseOrParent(t *testing.T) {
 		parent, cancel := context.WithCancelCause(context.WithValue(context.Background(), key{}, "value"))
 		h := s.hold("x")
 		first, second := h.Context(parent), h.Context(context.Background())
-		if first.Value(key{}) != "value" || first.Err() != nil || second.Err() != nil {
-			s.Error("the context is not derived from its parent")
-		}
+		check.That(s, first.Value(key{}) == "value" && first.Err() == nil && second.Err() == nil,
+			"the context is not derived from its parent")
 		mine := errors.New("mine")
 		cancel(mine)
-		if first.Err() != context.Canceled || context.Cause(first) != mine || second.Err() != nil {
-			s.Errorf("%v, %v, %v", first.Err(), context.Cause(first), second.Err())
-		}
+		check.That(s, first.Err() == context.Canceled && context.Cause(first) == mine && second.Err() == nil,
+			"%v, %v, %v", first.Err(), context.Cause(first), second.Err())
 		child, stop := context.WithTimeout(second, time.Hour)
 		defer stop()
 		s.must(h.Release(context.Background()))
@@ -274,9 +261,8 @@ func TestLeaseContextEndsWithLeaseOrParent(t *testing.T) {
 		if !errors.Is(context.Cause(second), server.ErrReleased) || context.Cause(child) != context.Cause(second) || second.Err() != context.Canceled {
 			s.Errorf("%v, %v", second.Err(), context.Cause(second))
 		}
-		if ctx := h.Context(context.Background()); !errors.Is(context.Cause(ctx), server.ErrReleased) {
-			s.Errorf("after the release: %v", context.Cause(ctx))
-		}
+		ctx := h.Context(context.Background())
+		check.That(s, errors.Is(context.Cause(ctx), server.ErrReleased), "after the release: %v", context.Cause(ctx))
 	})
 }
 
@@ -300,20 +286,16 @@ func TestLeaseDropsEndedContexts(t *testing.T) {
 		for i := range n {
 			parent, cancel := context.WithCancel(values)
 			one, other := h.Context(parent), h.Context(values)
-			if one.Value(key{}) != "value" || other.Value(key{}) != "value" || one.Err() != nil || other.Err() != nil {
-				s.Fatal("the context is not derived from its parent")
-			}
+			must.That(s, one.Value(key{}) == "value" && other.Value(key{}) == "value" && one.Err() == nil && other.Err() == nil,
+				"the context is not derived from its parent")
 			cancel()
-			if one.Err() == nil || other.Err() != nil {
-				s.Fatal("the context has not ended, or ended without its parent")
-			}
+			must.That(s, one.Err() != nil && other.Err() == nil, "the context has not ended, or ended without its parent")
 			if i%1000 == 0 {
 				synctest.Wait()
 			}
 		}
-		if kept := int64(heap()-before) / n; kept > 100 {
-			s.Errorf("the lease keeps %d bytes of each ended context", kept)
-		}
+		kept := int64(heap()-before) / n
+		check.That(s, kept <= 100, "the lease keeps %d bytes of each ended context", kept)
 	})
 }
 
@@ -343,9 +325,8 @@ func TestLeasesNeedNoGoroutines(t *testing.T) {
 			s.hold(strings.Repeat("x", i+1)).Context(context.Background())
 		}
 		synctest.Wait()
-		if n := runtime.NumGoroutine() - before; n > 10 {
-			s.Errorf("%d goroutines for 500 leases", n)
-		}
+		n := runtime.NumGoroutine() - before
+		check.That(s, n <= 10, "%d goroutines for 500 leases", n)
 	})
 }
 
@@ -377,9 +358,8 @@ func TestInterruptedReleaseIsSentAgainAtOnce(t *testing.T) {
 			interrupt(s, cancel)
 			err := <-released
 			time.Sleep(10*time.Millisecond - time.Since(start))
-			if !lost.Load() || s.mini.Exists("lock:x") || time.Since(start) > 10*time.Millisecond {
-				s.Errorf("after %v the server has the lease for %v: %v", time.Since(start), s.mini.TTL("lock:x"), err)
-			}
+			check.That(s, lost.Load() && !s.mini.Exists("lock:x") && time.Since(start) <= 10*time.Millisecond,
+				"after %v the server has the lease for %v: %v", time.Since(start), s.mini.TTL("lock:x"), err)
 		})
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/server"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 )
@@ -32,15 +33,13 @@ func TestWaitError(t *testing.T) {
 	}
 	contention := func(s *fixture, err error) {
 		s.Helper()
-		if !errors.Is(err, server.ErrNotAcquired) || errors.Is(err, server.ErrUnavailable) {
-			s.Errorf("the error is not contention: %v", err)
-		}
+		check.That(s, errors.Is(err, server.ErrNotAcquired) && !errors.Is(err, server.ErrUnavailable),
+			"the error is not contention: %v", err)
 	}
 	outage := func(s *fixture, err error) {
 		s.Helper()
-		if !errors.Is(err, server.ErrUnavailable) || errors.Is(err, server.ErrNotAcquired) {
-			s.Errorf("the error is not an outage: %v", err)
-		}
+		check.That(s, errors.Is(err, server.ErrUnavailable) && !errors.Is(err, server.ErrNotAcquired),
+			"the error is not an outage: %v", err)
 	}
 	subtest(t, "a call with another name has failed", func(s *fixture) {
 		s.hold("x")
@@ -62,9 +61,8 @@ func TestWaitError(t *testing.T) {
 		must.Get(s.mini.Lpush("lock:y", "theirs"))(s)
 		s.hold("x")
 		end := wait(s, "x")
-		if err := try(s, "y"); err == nil || errors.Is(err, server.ErrUnavailable) {
-			s.Errorf("%v", err)
-		}
+		err := try(s, "y")
+		check.That(s, err != nil && !errors.Is(err, server.ErrUnavailable), "%v", err)
 		contention(s, end())
 	})
 	subtest(t, "others are answered, and this one is not", func(s *fixture) {
@@ -81,9 +79,7 @@ func TestWaitError(t *testing.T) {
 		s.must(try(s, "z"))
 		err := end()
 		outage(s, err)
-		if errors.Is(err, server.ErrNoAnswer) {
-			s.Errorf("the error does not say why: %v", err)
-		}
+		check.That(s, !errors.Is(err, server.ErrNoAnswer), "the error does not say why: %v", err)
 	})
 	for what, unanswered := range map[string]time.Duration{"at once": 0, "late": server.SilenceTimeout} {
 		subtest(t, "others are answered, and this one is not, whose turn has come "+what, func(s *fixture) {

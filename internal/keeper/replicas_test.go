@@ -8,6 +8,7 @@ import (
 
 	miniserver "github.com/alicebob/miniredis/v2/server"
 	"github.com/lockkeeper/lockkeeper/internal/server"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
@@ -21,9 +22,7 @@ func TestUpgradeAgainAwaitsReplicas(t *testing.T) {
 		s.net.DelayReplies(800 * time.Millisecond)
 		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 		defer cancel()
-		if err := l.Upgrade(ctx, from, nil); !errors.Is(err, server.ErrUnavailable) {
-			t.Errorf("the first upgrade: %v", err)
-		}
+		check.Is(t, l.Upgrade(ctx, from, nil), server.ErrUnavailable, "the first upgrade")
 		time.Sleep(ttl)
 		s.net.Restore()
 		s.mini.Server().SetPreHook(func(c *miniserver.Peer, command string, _ ...string) bool {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 )
 
 const (
@@ -142,15 +143,12 @@ func TestQueue(t *testing.T) {
 			for i, e := range events {
 				var out Effects
 				e.does(&q, at(e.at), &out)
-				if out != e.want {
-					t.Errorf("%d, after %v: %+v, want %+v", i, e.at, out, e.want)
-				}
+				check.That(t, out == e.want, "%d, after %v: %+v, want %+v", i, e.at, out, e.want)
 				if e.want.Timer > 0 || e.want.Empty { // otherwise it stays as it is
 					timer = e.want.Timer
 				}
-				if q.Timer() != timer {
-					t.Errorf("%d, after %v: the timer fires at %v, want %v", i, e.at, q.Timer().Sub(start), timer.Sub(start))
-				}
+				check.That(t, q.Timer() == timer,
+					"%d, after %v: the timer fires at %v, want %v", i, e.at, q.Timer().Sub(start), timer.Sub(start))
 			}
 		})
 	}
@@ -212,8 +210,8 @@ func TestMissed(t *testing.T) {
 		if c.notified > 0 {
 			q.Notified(c.notified, c.notified, &Effects{})
 		}
-		if got := q.Missed(&Rules{Timeout: 10}, c.now, c.since, c.asked); got != c.want {
-			t.Errorf("subscribed at %d, asked at %d, notified at %d, now %d: %v", c.since, c.asked, c.notified, c.now, got)
-		}
+		got := q.Missed(&Rules{Timeout: 10}, c.now, c.since, c.asked)
+		check.That(t, got == c.want,
+			"subscribed at %d, asked at %d, notified at %d, now %d: %v", c.since, c.asked, c.notified, c.now, got)
 	}
 }
