@@ -58,9 +58,7 @@ func waitFor(t *testing.T, s *lockkeepertest.Server, l interface {
 	got := make(chan *lockkeeper.Lease, 1)
 	go func() {
 		lease, err := l.Lock(context.Background())
-		if err != nil && !errors.Is(err, lockkeeper.ErrClosed) && !errors.Is(err, lockkeeper.ErrUnavailable) {
-			t.Error(err)
-		}
+		check.That(t, err == nil || errors.Is(err, lockkeeper.ErrClosed) || errors.Is(err, lockkeeper.ErrUnavailable), "%v", err)
 		got <- lease
 	}()
 	s.RequireWaiting(t, name, nth)
@@ -156,8 +154,7 @@ func TestFreezeHolder(t *testing.T) {
 		s.Restore()
 		for frozen := time.Since(start); r.Require(t, "Renewed", "x").Duration < frozen; {
 		}
-		err := lease.Err()
-		check.That(t, err == nil, "a short freeze: %v", err)
+		check.Is(t, lease.Err(), nil, "a short freeze")
 		s.FreezeHolder(t, "x")
 		requireLost(t, lease)
 		s.RequireFree(t, "x")

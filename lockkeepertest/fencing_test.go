@@ -3,6 +3,7 @@ package lockkeepertest
 import (
 	"context"
 	"errors"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"runtime"
 	"strconv"
 	"sync"
@@ -124,7 +125,5 @@ func TestCheckFencingFindsMistakes(t *testing.T) {
 			}
 		})
 	}
-	if len(tested) != len(fencingChecks) {
-		t.Errorf("of %d checks %d are tested", len(fencingChecks), len(tested))
-	}
+	check.That(t, len(tested) == len(fencingChecks), "of %d checks %d are tested", len(fencingChecks), len(tested))
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/mutex"
@@ -66,9 +67,7 @@ func TestLeaksAreReported(t *testing.T) {
 			t.Parallel() // goroutines of the other tests do not count
 			got := failuresOf(t, func(t testing.TB) { x.test(t, lockkeepertest.New(t)) })
 			all := strings.Join(got, "\n")
-			if x.want == "" && len(got) > 0 || !strings.Contains(all, x.want) {
-				t.Errorf("reported: %q, want %q", got, x.want)
-			}
+			check.That(t, (x.want != "" || len(got) == 0) && strings.Contains(all, x.want), "reported: %q, want %q", got, x.want)
 		})
 	}
 }

@@ -51,9 +51,7 @@ func TestRecorder(t *testing.T) {
 func TestRecorderSetsAllHooks(t *testing.T) {
 	hooks := reflect.ValueOf(new(lockkeepertest.Recorder).Hooks())
 	for i := range hooks.NumField() {
-		if hooks.Field(i).IsNil() {
-			t.Errorf("%s is not recorded", hooks.Type().Field(i).Name)
-		}
+		check.That(t, !hooks.Field(i).IsNil(), "%s is not recorded", hooks.Type().Field(i).Name)
 	}
 }
 

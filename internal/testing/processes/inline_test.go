@@ -58,9 +58,8 @@ func TestInlineCallsEndLikeOthers(t *testing.T) {
 						time.AfterFunc(after, cancel)
 						err := f(ctx)
 						check.Is(b, err, context.Canceled, "inline %v", inline)
-						if d := time.Since(began); d != after && name != "Extend" && name != "Adopt" {
-							b.Errorf("inline %v: it took %v", inline, d)
-						}
+						d := time.Since(began)
+						check.That(b, d == after || name == "Extend" || name == "Adopt", "inline %v: it took %v", inline, d)
 						texts = append(texts, err.Error())
 						p.Net.Restore()
 						other := must.Get(b.Process().Mutex("x").Lock(background))(b)

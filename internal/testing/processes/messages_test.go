@@ -139,9 +139,8 @@ func TestOwnerLabelLasts(t *testing.T) {
 				h, _, err := m.Holder(background)
 				b.Must(err)
 				waiters := must.Get(m.Waiters(background))(b)
-				if h.Owner != "first" || len(waiters) != 1 || waiters[0].Owner != "second" {
-					b.Errorf("%s: held by %q, waiters %+v", when, h.Owner, waiters)
-				}
+				check.That(b, h.Owner == "first" && len(waiters) == 1 && waiters[0].Owner == "second",
+					"%s: held by %q, waiters %+v", when, h.Owner, waiters)
 			}
 			time.Sleep(50 * time.Hour)
 			check("after two days")
