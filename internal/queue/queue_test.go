@@ -104,6 +104,12 @@ func TestQueue(t *testing.T) {
 			{0, join(0, false), set(interval)}, {interval, fired, beat(All, 2*interval)},
 			{interval + ms, answeredWith(1, 1, true, 0, false), none},
 		},
+		"after rejoining, the first waiter asks soon, and less and less often": {
+			{0, join(0, false), set(interval)}, {interval, fired, beat(All, 2*interval)},
+			{interval, answeredWith(1, 1, true, 0, false), none}, {interval, answered, set(interval + interval/256)},
+			{interval + interval/256, fired, beat(First, 2*interval)},
+			{interval + interval/256, answered, set(interval + interval*5/256)},
+		},
 		"the unknown has left": {
 			{0, join(0, false), set(interval)}, {0, join(0, false), none},
 			{interval, fired, beat(All, 2*interval)}, {interval + ms, leave, none},
