@@ -135,7 +135,7 @@ func TestOwnerLabelLasts(t *testing.T) {
 		holder, waiter := b.With(&first), b.With(&second)
 		b.handoff(holder, waiter, func() {
 			m := must.Get(mutex.New(waiter, "x", nil))(b)
-			check := func(when string) {
+			labels := func(when string) {
 				h, _, err := m.Holder(background)
 				b.Must(err)
 				waiters := must.Get(m.Waiters(background))(b)
@@ -143,11 +143,11 @@ func TestOwnerLabelLasts(t *testing.T) {
 					"%s: held by %q, waiters %+v", when, h.Owner, waiters)
 			}
 			time.Sleep(50 * time.Hour)
-			check("after two days")
+			labels("after two days")
 			b.Mini.Del("{lock:}:owner:" + holder.ID())
 			b.Mini.Del("{lock:}:owner:" + waiter.ID())
 			time.Sleep(16 * time.Minute)
-			check("after a loss")
+			labels("after a loss")
 		})
 	})
 }
