@@ -46,8 +46,7 @@ func requireLost(t *testing.T, lease *lockkeeper.Lease) {
 	case <-time.After(time.Minute):
 		t.Fatal("the lease was not lost")
 	}
-	err := lease.Err()
-	check.That(t, errors.Is(err, lockkeeper.ErrLost), "the lease ended with %v", err)
+	check.Is(t, lease.Err(), lockkeeper.ErrLost, "the lease")
 }
 
 // waitFor starts a Lock and returns a channel for its lease, after the server has the waiter.
@@ -194,9 +193,7 @@ func TestUnreachable(t *testing.T) {
 		check.Is(t, check.ErrorOf(newMutex(t, s.Keeper(t, nil), "y", nil).TryLock(t.Context())), lockkeeper.ErrUnavailable,
 			"TryLock by a new client")
 		requireLost(t, lease)
-		if err := lease.Err(); !errors.Is(err, lockkeeper.ErrUnavailable) {
-			t.Errorf("the lease ended with %v", err)
-		}
+		check.Is(t, lease.Err(), lockkeeper.ErrUnavailable, "the lease")
 		s.Restore()
 		release(t, lock(t, m))
 	})

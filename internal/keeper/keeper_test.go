@@ -73,14 +73,10 @@ func TestLostReplyTombstonesWindowRequest(t *testing.T) {
 			_, err := s.mini.ZScore(l.KeyOf(server.TombstonesKey), h.Token())
 			return err == nil
 		}
-		if h := take(); tombstoned(h) {
-			t.Error("no reply was lost, but the request is tombstoned")
-		}
+		check.That(s, !tombstoned(take()), "no reply was lost, but the request is tombstoned")
 		s.net.Delay(10 * time.Millisecond)
 		s.net.Break("evalsha", 1, faultnet.CutReply)
-		if h := take(); !tombstoned(h) {
-			t.Error("the lease was returned before the request was tombstoned")
-		}
+		check.That(s, tombstoned(take()), "the lease was returned before the request was tombstoned")
 	})
 }
 
@@ -170,9 +166,7 @@ func TestFastBackoffIsOfName(t *testing.T) {
 func TestAbandonedTurnsKeepTheOrder(t *testing.T) {
 	inBubble(t, func(s *fixture) {
 		const n = 9
-		if _, err := s.local.Wait(s.Context(), "x", answers{}); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(s.local.Wait(s.Context(), "x", answers{}))(s)
 		var turns []int
 		var group sync.WaitGroup
 		var cancels []context.CancelFunc
@@ -197,9 +191,7 @@ func TestAbandonedTurnsKeepTheOrder(t *testing.T) {
 		s.local.Leave("x")
 		group.Wait()
 		check.That(t, fmt.Sprint(turns) == "[1 3 5 7]", "turns %v", turns)
-		if _, err := s.local.Wait(s.Context(), "x", answers{}); err != nil {
-			t.Errorf("the queue is left: %v", err)
-		}
+		must.Get(s.local.Wait(s.Context(), "x", answers{}))(s) // the queue is empty
 		s.local.Leave("x")
 		for _, cancel := range cancels {
 			cancel()
@@ -217,9 +209,8 @@ func TestImpossibleEventIsLoggedOnce(t *testing.T) {
 			h.Step(claim.Event{Kind: claim.ReleaseReplied, Code: claim.Granted}, nil)
 		}
 		got := log.Take()
-		if strings.Count(got, "\n") != 1 || !strings.Contains(got, "level=ERROR") || !strings.Contains(got, "state=Held event=ReleaseReplied") {
-			s.Errorf("it logged %s", got)
-		}
+		check.That(s, strings.Count(got, "\n") == 1 && strings.Contains(got, "level=ERROR") &&
+			strings.Contains(got, "state=Held event=ReleaseReplied"), "it logged %s", got)
 		s.must(h.Release(context.Background()))
 	})
 }
@@ -280,16 +271,12 @@ func TestLongWaitsAskOneAfterTheOther(t *testing.T) {
 		stop := watch("a")
 		time.Sleep(2 * time.Second)
 		stop()
-		if asked := asked.Load(); asked != n {
-			s.Errorf("%d of %d were logged", asked, n)
-		}
+		check.That(s, asked.Load() == n, "%d of %d were logged", asked.Load(), n)
 		stop = watch("b")
 		time.Sleep(time.Second + n/2*time.Millisecond)
 		stop()
 		time.Sleep(time.Second)
-		if asked := asked.Load(); asked < n/4 || asked > n/2+2 {
-			s.Errorf("%d of %d were logged, whose waits ended half-way", asked, n)
-		}
+		check.Between(s, asked.Load(), n/4, n/2+2, "were logged, whose waits ended half-way")
 	})
 }
 

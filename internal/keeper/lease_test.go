@@ -232,9 +232,7 @@ func TestReleaseReturnsWithItsContext(t *testing.T) {
 			check.That(s, errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, server.ErrLost), "%v", err)
 			d := time.Since(start)
 			check.That(s, d == c.returns, "Release took %v, want %v", d, c.returns)
-			if err := h.Err(); !errors.Is(err, server.ErrReleased) {
-				s.Error(err)
-			}
+			check.Is(s, h.Err(), server.ErrReleased, "the lease")
 			s.net.Restore()
 			time.Sleep(2 * time.Second)
 			check.That(s, !s.mini.Exists("lock:x"), "the lock was not released")
@@ -258,9 +256,8 @@ func TestLeaseContextEndsWithLeaseOrParent(t *testing.T) {
 		defer stop()
 		s.must(h.Release(context.Background()))
 		<-child.Done()
-		if !errors.Is(context.Cause(second), server.ErrReleased) || context.Cause(child) != context.Cause(second) || second.Err() != context.Canceled {
-			s.Errorf("%v, %v", second.Err(), context.Cause(second))
-		}
+		check.Is(s, context.Cause(second), server.ErrReleased, "its cause")
+		check.That(s, context.Cause(child) == context.Cause(second) && second.Err() == context.Canceled, "%v", second.Err())
 		ctx := h.Context(context.Background())
 		check.That(s, errors.Is(context.Cause(ctx), server.ErrReleased), "after the release: %v", context.Cause(ctx))
 	})
@@ -308,9 +305,9 @@ func TestNestedLeaseContexts(t *testing.T) {
 		both := x.Context(y.Context(twice))
 		s.freeze(y)
 		s.must(x.Release(context.Background()))
-		if !errors.Is(context.Cause(twice), server.ErrReleased) || both.Err() == nil || !errors.Is(y.Err(), server.ErrLost) {
-			s.Errorf("%v, %v, %v", context.Cause(twice), both.Err(), y.Err())
-		}
+		check.Is(s, context.Cause(twice), server.ErrReleased, "of one lease")
+		check.Is(s, y.Err(), server.ErrLost, "the other lease")
+		check.That(s, both.Err() != nil, "the context of both has not ended")
 	})
 }
 

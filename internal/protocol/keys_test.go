@@ -37,15 +37,9 @@ func TestInvalidNamesRejected(t *testing.T) {
 			check.Is(t, check.ErrorOf(KeysOf(c[0], c[1], "fair", bare)), ErrBadName, "%q + %q", c[0], c[1])
 		}
 	}
-	if _, err := KeysOf("lock:", "{x}", "mutex", true); err != nil {
-		t.Errorf("with a prefix no key is shared: %v", err)
-	}
-	if _, err := KeysOf("", "t:fair:queue", "mutex", true); err != nil {
-		t.Errorf("a name without a hash tag cannot be a key of another name: %v", err)
-	}
-	if err := CheckPrefix("}"); !errors.Is(err, ErrBadName) {
-		t.Error(err)
-	}
+	check.Is(t, check.ErrorOf(KeysOf("lock:", "{x}", "mutex", true)), nil, "with a prefix no key is shared")
+	check.Is(t, check.ErrorOf(KeysOf("", "t:fair:queue", "mutex", true)), nil, "a name without a hash tag is no key of another name")
+	check.Is(t, CheckPrefix("}"), ErrBadName, "a prefix")
 }
 
 // TestKeysOfNames draws what FuzzNames checks from the characters that matter.

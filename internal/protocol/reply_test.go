@@ -165,9 +165,7 @@ func TestInvalidReplies(t *testing.T) {
 			check.That(t, reflect.ValueOf(got).IsZero(), "%s %v: %+v", what, n, got)
 		}
 	}
-	if _, err := ParseHeartbeatReply(change(1, lua.Granted, 7, 130), 0); !errors.Is(err, ErrReply) {
-		t.Errorf("a change of no waiter: %v", err)
-	}
+	check.Is(t, check.ErrorOf(ParseHeartbeatReply(change(1, lua.Granted, 7, 130), 0)), ErrReply, "a change of no waiter")
 }
 
 // pack and unpack encode numbers for the fuzzer.

@@ -19,12 +19,8 @@ func TestTokenRoundTrip(t *testing.T) {
 		"k:1a~am9iIDQy:10.10hc2":   {"k", "1a", "job 42", 10, 10, "hc", 2, ""},
 		"k:z:1.1f9007199254740991": {"k", "z", "", 1, 1, "f", 1<<53 - 1, ""},
 	} {
-		if got := want.String(); got != text {
-			t.Errorf("%+v is %q, want %q", want, got, text)
-		}
-		if got, ok := ParseToken(text); !ok || got != want {
-			t.Errorf("%q is %+v, %v; want %+v", text, got, ok, want)
-		}
+		got, ok := ParseToken(text)
+		check.That(t, want.String() == text && ok && got == want, "%q is %+v, %v; want %+v, which is %q", text, got, ok, want, want.String())
 	}
 }
 

@@ -144,9 +144,8 @@ func TestMessagesAreReceived(t *testing.T) {
 			r.mini.Publish("other", "not for us")
 			r.expect("received", r.received, "hello "+c)
 		}
-		if n := r.dials.Load(); n != 1 || len(r.resumed) != 3 || r.Sharded() {
-			r.Errorf("%d connections, %d channels were resumed, sharded %v", n, len(r.resumed), r.Sharded())
-		}
+		check.That(r, r.dials.Load() == 1 && len(r.resumed) == 3 && !r.Sharded(),
+			"%d connections, %d channels were resumed, sharded %v", r.dials.Load(), len(r.resumed), r.Sharded())
 	})
 }
 
@@ -286,9 +285,8 @@ func TestDenialIsCached(t *testing.T) {
 		check.That(r, r.IsSubscribed("allowed"), "the other channel was denied as well")
 
 		time.Sleep(denialTTL / 2)
-		if err := r.Subscribe(context.Background(), "c"); !errors.Is(err, ErrDenied) || asked != 2 {
-			r.Errorf("asked %d times, %v", asked, err)
-		}
+		err := r.Subscribe(context.Background(), "c")
+		check.That(r, errors.Is(err, ErrDenied) && asked == 2, "asked %d times, %v", asked, err)
 		r.expect("denied", r.denied, "c: "+refusal)
 
 		r.mini.Server().SetPreHook(nil)
@@ -338,22 +336,16 @@ func TestClose(t *testing.T) {
 			time.Sleep(3 * time.Second)
 			start := time.Now()
 			r.Close()
-			if stacks := stacks(); strings.Contains(stacks, "pubsub.(*conn).receive(") || strings.Contains(stacks, "pubsub.(*Subscriber).reconnect(") {
-				r.Errorf("Close did not wait for its goroutines:\n%s", stacks)
-			}
+			stacks := stacks()
+			check.That(r, !strings.Contains(stacks, "pubsub.(*conn).receive(") && !strings.Contains(stacks, "pubsub.(*Subscriber).reconnect("),
+				"Close did not wait for its goroutines:\n%s", stacks)
 			d := time.Since(start)
 			check.That(r, d == 0, "Close took %v", d)
 			r.Close() // again
-			if err := <-waits; err != ErrClosed {
-				r.Error(err)
-			}
-			if err := r.Subscribe(context.Background(), "c"); err != ErrClosed {
-				r.Error(err)
-			}
+			check.Is(r, <-waits, ErrClosed, "Subscribe during Close")
+			check.Is(r, r.Subscribe(context.Background(), "c"), ErrClosed, "Subscribe after Close")
 			r.expectUnsubscribed("c")
-			if n := r.mini.PubSubNumSub("c")["c"]; n != 0 {
-				r.Errorf("%d subscriptions left", n)
-			}
+			check.That(r, r.mini.PubSubNumSub("c")["c"] == 0, "a subscription is left")
 			n := r.dials.Load()
 			time.Sleep(time.Minute)
 			got := r.dials.Load()
@@ -400,16 +392,14 @@ func TestOnRealServer(t *testing.T) {
 	err := r.Subscribe(ctx, "d")
 	check.That(t, errors.Is(err, ErrDenied) && strings.Contains(err.Error(), "NOPERM"), "%v", err)
 	r.expectUnsubscribed("d")
-	if denial := <-r.denied; !strings.HasPrefix(denial, "d: NOPERM") {
-		t.Error(denial)
-	}
+	denial := <-r.denied
+	check.That(t, strings.HasPrefix(denial, "d: NOPERM"), "%s", denial)
 	r.mustSubscribe("c")
 
 	// Without the permission for a subscribed channel, the server closes the connection.
 	must.OK(t, admin.Do(ctx, "acl", "setuser", "default", "resetchannels").Err())
-	if denial := <-r.denied; !strings.HasPrefix(denial, "c: NOPERM") {
-		t.Error(denial)
-	}
+	denial = <-r.denied
+	check.That(t, strings.HasPrefix(denial, "c: NOPERM"), "%s", denial)
 	r.expectUnsubscribed("c")
 }
 
@@ -568,9 +558,7 @@ func TestNodeThatHangsDelaysNoOther(t *testing.T) {
 		}
 		r.expectUnsubscribed("hangs")
 		time.Sleep(time.Minute)
-		if n := dials.Load(); n < 5 || n > 20 {
-			t.Errorf("%d dials", n)
-		}
+		check.Between(t, dials.Load(), 5, 20, "dials")
 		r.Close()
 		must.Report(s, n.hangs.Close())
 		must.Report(s, n.answers.Close())
@@ -604,9 +592,7 @@ func TestRedialThatHangs(t *testing.T) {
 	hangs.Store(false)
 	ctx, cancel := context.WithTimeout(context.Background(), ackTimeout+3*time.Second)
 	defer cancel()
-	if err := r.Subscribe(ctx, "other"); err != nil {
-		t.Errorf("it is not subscribed, though the host is back: %v", err)
-	}
+	check.Is(t, r.Subscribe(ctx, "other"), nil, "it is not subscribed, though the host is back")
 	r.Close()
 	_ = rdb.Close()
 }
@@ -633,9 +619,7 @@ func TestIDsOfChannel(t *testing.T) {
 		subscribers(1)
 		r.net.Cut()
 		subscribers(1, 1)
-		if id := r.ID("c"); id != "2" {
-			r.Errorf("id %s on the second connection", id)
-		}
+		check.That(r, r.ID("c") == "2", "another id than 2 on the second connection")
 		r.mini.Publish("c1", "to the first")
 		r.expect("received", r.received, "to the first")
 		synctest.Wait()
@@ -649,8 +633,6 @@ func TestIDsOfChannel(t *testing.T) {
 		r.net.Restore()
 		subscribers(0, 0, 1, 0)
 		time.Sleep(time.Minute)
-		if id := r.ID("d"); id != "4" {
-			r.Errorf("id %s of another channel", id)
-		}
+		check.That(r, r.ID("d") == "4", "another id than 4 of another channel")
 	})
 }

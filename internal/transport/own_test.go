@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -11,6 +12,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/auth"
 )
@@ -65,6 +67,13 @@ func (p *fixture) sendInlineNow(ctx context.Context) inlineCall {
 	return c
 }
 
+// expectInline sends a call by SendInline, and checks that it is answered, and whether it was sent inline.
+func (p *fixture) expectInline(ctx context.Context, inline bool, what string) {
+	p.Helper()
+	c := p.sendInline(ctx)
+	check.That(p, c.Err == nil && c.inline == inline, "%s: %v, inline %v", what, c.Err, c.inline)
+}
+
 // noteEnd is an EndReceiver that notes that it was notified.
 type noteEnd struct{ atomic.Bool }
 
@@ -73,8 +82,7 @@ func (n *noteEnd) ContextEnded(context.Context) { n.Store(true) }
 // connectOwn makes calls until the Transport has its own connection.
 func (p *fixture) connectOwn(ctx context.Context) {
 	for range ownCalls {
-		c := p.sendInline(ctx)
-		check.That(p, c.Err == nil && !c.inline, "without a connection of its own: %v, inline %v", c.Err, c.inline)
+		p.expectInline(ctx, false, "without a connection of its own")
 	}
 	synctest.Wait() // it is connected
 }
@@ -107,9 +115,8 @@ func TestInlineCallEnds(t *testing.T) {
 					check.That(p, c.Err == nil && c.inline && !c.ended && hook.n.Load() == before+1,
 						"%v, inline %v, ended %v, seen by a hook %d times", c.Err, c.inline, c.ended, hook.n.Load()-before)
 				}
-				if n := p.mini.CurrentConnectionCount(); n != connections {
-					p.Errorf("%d connections before and %d after", connections, n)
-				}
+				n := p.mini.CurrentConnectionCount()
+				check.That(p, n == connections, "%d connections before and %d after", connections, n)
 
 				p.net.Break("evalsha", 1, faultnet.SwallowReply)
 				var c inlineCall
@@ -122,9 +129,8 @@ func TestInlineCallEnds(t *testing.T) {
 				synctest.Wait()
 				test.end(p, cancel)
 				<-returned
-				if !errors.Is(c.Err, ErrInterrupted) || OutcomeOf(c.Err) != claim.InDoubt || !c.inline || c.ended != test.told {
-					p.Errorf("%v, inline %v, ended %v", c.Err, c.inline, c.ended)
-				}
+				check.That(p, errors.Is(c.Err, ErrInterrupted) && OutcomeOf(c.Err) == claim.InDoubt && c.inline && c.ended == test.told,
+					"%v, inline %v, ended %v", c.Err, c.inline, c.ended)
 				d := time.Since(began)
 				check.That(p, d <= time.Millisecond, "it took %v", d)
 
@@ -133,15 +139,11 @@ func TestInlineCallEnds(t *testing.T) {
 					return
 				}
 				ctx = withCancel(p)
-				if c := p.sendInline(ctx); c.Err != nil || c.inline {
-					p.Errorf("the next call: %v, inline %v", c.Err, c.inline)
-				}
+				p.expectInline(ctx, false, "the next call")
 				for range ownCalls {
 					p.sendInline(ctx)
 				}
-				if c := p.sendInline(ctx); c.Err != nil || c.inline != test.again {
-					p.Errorf("after more calls: %v, inline %v", c.Err, c.inline)
-				}
+				p.expectInline(ctx, test.again, "after more calls")
 			})
 		})
 	}
@@ -152,21 +154,15 @@ func TestInlineOnlyWhenIdle(t *testing.T) {
 	inBubble(t, func(p *fixture) {
 		p.loadScript()
 		p.connectOwn(p.Context())
-		if c := p.sendInline(p.Context()); c.Err != nil || !c.inline || c.Sent.IsZero() {
-			p.Errorf("alone: %v, inline %v", c.Err, c.inline)
-		}
+		c := p.sendInline(p.Context())
+		check.That(p, c.Err == nil && c.inline && !c.Sent.IsZero(), "alone: %v, inline %v", c.Err, c.inline)
 		p.flush()
-		if c := p.sendInline(p.Context()); c.Err != nil || c.inline {
-			p.Errorf("after a flush: %v, inline %v", c.Err, c.inline)
-		}
+		p.expectInline(p.Context(), false, "after a flush")
 		p.hang()
-		if c := p.sendInline(p.Context()); c.Err != nil || c.inline {
-			p.Errorf("while another is under way: %v, inline %v", c.Err, c.inline)
-		}
+		p.expectInline(p.Context(), false, "while another is under way")
 		p.Close()
-		if c := p.sendInline(p.Context()); OutcomeOf(c.Err) != claim.NotSent {
-			p.Errorf("after Close: %v", c.Err)
-		}
+		c = p.sendInline(p.Context())
+		check.That(p, OutcomeOf(c.Err) == claim.NotSent, "after Close: %v", c.Err)
 	})
 }
 
@@ -185,12 +181,11 @@ func TestOwnConnectionBreaks(t *testing.T) {
 		ctx := withCancel(p)
 		p.connectOwn(ctx)
 		p.net.Break("evalsha", 1, faultnet.CutReply)
-		if c := p.sendInline(ctx); OutcomeOf(c.Err) != claim.InDoubt || errors.Is(c.Err, ErrInterrupted) || !c.inline {
-			p.Errorf("cut: %v, inline %v", c.Err, c.inline)
-		}
-		if c := p.sendInline(ctx); c.Err != nil || c.inline || c.Reply[1] != ownCalls+2 {
-			p.Errorf("after that: %v, inline %v, reply %v", c.Err, c.inline, c.Reply)
-		}
+		c := p.sendInline(ctx)
+		check.That(p, OutcomeOf(c.Err) == claim.InDoubt && !errors.Is(c.Err, ErrInterrupted) && c.inline,
+			"cut: %v, inline %v", c.Err, c.inline)
+		p.expectInline(ctx, false, "after that")
+		p.checkRuns(fmt.Sprint(ownCalls + 2))
 	})
 }
 
@@ -204,8 +199,7 @@ func TestOwnConnectionNotDialled(t *testing.T) {
 		}
 		p.hangDials.Store(true)
 		for range 3 {
-			c := p.sendInline(ctx)
-			check.That(p, c.Err == nil && !c.inline, "%v, inline %v", c.Err, c.inline)
+			p.expectInline(ctx, false, "without a connection")
 		}
 		began := time.Now()
 		p.Close()
@@ -218,8 +212,7 @@ func TestOwnConnectionNotDialled(t *testing.T) {
 func (p *fixture) mustSendInline(ctx context.Context) {
 	p.Helper()
 	p.connectOwn(ctx)
-	c := p.sendInline(ctx)
-	check.That(p, c.Err == nil && c.inline, "%v, inline %v", c.Err, c.inline)
+	p.expectInline(ctx, true, "on a connection of its own")
 }
 
 // TestOwnConnectionIdleForTooLong checks that a call which finds that the connection was given up meanwhile is queued, and neither dials nor
@@ -235,14 +228,11 @@ func TestOwnConnectionIdleForTooLong(t *testing.T) {
 			short, cancel := context.WithTimeout(ctx, time.Millisecond) // which would end a dial
 			call, done := newCall(counterScript)
 			began := time.Now()
-			if p.SendInline(short, call, nil); time.Since(began) > 0 {
-				p.Errorf("a call that cannot be sent inline blocked for %v", time.Since(began))
-			}
+			p.SendInline(short, call, nil)
+			check.That(p, time.Since(began) == 0, "a call that cannot be sent inline blocked for %v", time.Since(began))
 			cancel()
 			p.hangDials.Store(false)
-			if <-done; call.Err != nil {
-				p.Error(call.Err)
-			}
+			must.Report(p, (<-done).Err)
 			time.Sleep(time.Minute)
 		}
 	})
@@ -281,8 +271,7 @@ func TestOwnConnectionSlowToClose(t *testing.T) {
 		p.connectOwn(p.Context())
 		began := time.Now()
 		p.EndInline()
-		c := p.sendInline(p.Context())
-		check.That(p, c.Err == nil && !c.inline, "%v, inline %v", c.Err, c.inline)
+		p.expectInline(p.Context(), false, "after EndInline")
 		d := time.Since(began)
 		check.That(p, d <= time.Second, "it took %v", d)
 	})
@@ -307,8 +296,7 @@ func TestOwnConnectionWithRotatedCredentials(t *testing.T) {
 			p.mustSendInline(ctx)
 			source.listener.OnNext(auth.NewBasicCredentials("user", "secret"))
 			p.hangDials.Store(true)
-			c := p.sendInline(ctx)
-			check.That(p, c.Err == nil && !c.inline, "after a rotation: %v, inline %v", c.Err, c.inline)
+			p.expectInline(ctx, false, "after a rotation")
 			p.hangDials.Store(false)
 		}
 	})

@@ -240,9 +240,8 @@ func TestRepeatedNoScriptFails(t *testing.T) {
 			asked++
 			c.WriteError("NOSCRIPT No matching script.")
 		})
-		if c := <-p.send(counterScript); !redis.HasErrorPrefix(c.Err, "NOSCRIPT") || OutcomeOf(c.Err) != claim.Answered {
-			p.Error(c.Err)
-		}
+		c := <-p.send(counterScript)
+		check.That(p, redis.HasErrorPrefix(c.Err, "NOSCRIPT") && OutcomeOf(c.Err) == claim.Answered, "%v", c.Err)
 		check.That(p, asked == 2, "asked %d times", asked)
 	})
 }
@@ -440,13 +439,10 @@ func TestServerErrors(t *testing.T) {
 			if strings.Contains(says, "non local key") {
 				want = claim.InDoubt // stopped in the middle
 			}
-			if got := OutcomeOf(call.Err); got != want {
-				p.Errorf("outcome %d, want %d", got, want)
-			}
+			got := OutcomeOf(call.Err)
+			check.That(p, got == want, "outcome %d, want %d", got, want)
 			check.That(p, Retryable(call.Err) == c.passing, "retryable: %v, want %v", !c.passing, c.passing)
-			if got, want := WrongType(call.Err), strings.HasPrefix(says, "WRONGTYPE"); got != want {
-				p.Errorf("wrong type: %v", got)
-			}
+			check.That(p, WrongType(call.Err) == strings.HasPrefix(says, "WRONGTYPE"), "wrong type: %v", WrongType(call.Err))
 			check.That(p, !Malformed(call.Err), "it is not an invalid reply")
 		})
 	}
@@ -514,14 +510,8 @@ func TestOutcomesOfErrors(t *testing.T) {
 		{"the reply is invalid", fmt.Errorf("%w: seven", protocol.ErrReply), claim.InDoubt, false},
 		{"something else", errors.New("something else"), claim.InDoubt, true},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			if got := OutcomeOf(c.err); got != c.outcome {
-				t.Errorf("outcome %d, want %d", got, c.outcome)
-			}
-			if got := Retryable(c.err); got != c.passing {
-				t.Errorf("retryable: %v", got)
-			}
-		})
+		outcome, retryable := OutcomeOf(c.err), Retryable(c.err)
+		check.That(t, outcome == c.outcome && retryable == c.passing, "%s: outcome %d, retryable: %v", c.name, outcome, retryable)
 	}
 	check.That(t, OutcomeOf(nil) == claim.Answered && !Malformed(nil) && !WrongType(nil), "nil is reported as retryable")
 	check.That(t, !WrongType(errors.New("WRONGTYPE, from elsewhere")),
@@ -542,9 +532,8 @@ func TestCloseWaitsForPendingCalls(t *testing.T) {
 			}
 		}
 		p.mini.Del("k")
-		if c := <-p.send(counterScript); OutcomeOf(c.Err) != claim.NotSent || Retryable(c.Err) {
-			p.Errorf("a call after Close: %v", c.Err)
-		}
+		c := <-p.send(counterScript)
+		check.That(p, OutcomeOf(c.Err) == claim.NotSent && !Retryable(c.Err), "a call after Close: %v", c.Err)
 		p.checkRuns("0")
 	})
 }
@@ -597,13 +586,11 @@ func TestPoolBoundsBatches(t *testing.T) {
 				all = append(all, p.send(counterScript))
 				time.Sleep(4 * time.Millisecond)
 			}
-			if n := len(p.sent()) - 1; n != c.want {
-				p.Errorf("%d batches are under way beside the inline one, want %d", n, c.want)
-			}
+			n := len(p.sent()) - 1
+			check.That(p, n == c.want, "%d batches are under way beside the inline one, want %d", n, c.want)
 			time.Sleep(readTimeout) // the next batches replace those that timed out
-			if n := len(p.sent()); n > 2*c.want {
-				p.Errorf("%d batches were sent in the time of two", n)
-			}
+			n = len(p.sent())
+			check.That(p, n <= 2*c.want, "%d batches were sent in the time of two", n)
 			p.net.Restore()
 			restored := time.Now()
 			for _, done := range all {
@@ -612,9 +599,8 @@ func TestPoolBoundsBatches(t *testing.T) {
 			d := time.Since(restored)
 			check.That(p, d <= 2*readTimeout, "after the server replied again, the last call took %v", d)
 			after := p.rdb.PoolStats()
-			if c.pipelines >= 0 && (before.Hits != after.Hits || before.Misses != after.Misses || after.Timeouts != 0) {
-				p.Errorf("the application's pool was used: %+v, then %+v", before, after)
-			}
+			unused := before.Hits == after.Hits && before.Misses == after.Misses && after.Timeouts == 0
+			check.That(p, c.pipelines < 0 || unused, "the application's pool was used: %+v, then %+v", before, after)
 		})
 	}
 }
@@ -801,9 +787,8 @@ func TestWithdrawAfterNoScript(t *testing.T) {
 		p.Send(first)
 		p.Send(second)
 		<-done
-		if c := <-firstDone; OutcomeOf(c.Err) != claim.NotSent {
-			p.Error(c.Err)
-		}
+		c := <-firstDone
+		check.That(p, OutcomeOf(c.Err) == claim.NotSent, "%v", c.Err)
 		p.flush()
 	})
 }
@@ -864,18 +849,15 @@ func TestQueueIsBounded(t *testing.T) {
 		send(false)
 		synctest.Wait()
 		must.That(p, len(results) == 1, "%d calls have ended", len(results))
-		if c := <-results; !errors.Is(c.Err, ErrQueueFull) || OutcomeOf(c.Err) != claim.NotSent || !Retryable(c.Err) {
-			p.Error(c.Err)
-		}
+		c := <-results
+		check.That(p, errors.Is(c.Err, ErrQueueFull) && OutcomeOf(c.Err) == claim.NotSent && Retryable(c.Err), "%v", c.Err)
 		for range 100 {
 			send(true)
 		}
 		calls[17].Withdraw()
 		send(false)
 		synctest.Wait()
-		if len(results) != 1 { // the one that was withdrawn
-			p.Errorf("%d calls have ended", len(results))
-		}
+		check.That(p, len(results) == 1, "%d calls have ended, want the one that was withdrawn", len(results))
 		time.Sleep(time.Minute)
 		n := len(results)
 		check.That(p, n == 701, "%d calls have ended, want 701", n)
@@ -887,20 +869,16 @@ func TestGiveUp(t *testing.T) {
 	inBubbleWith(t, redis.Options{PipelinePoolSize: 1}, func(p *fixture) {
 		p.loadScript()
 		p.GiveUp()
-		if c := <-p.send(counterScript); c.Err != nil {
-			p.Errorf("while the server answers: %v", c.Err)
-		}
+		must.Report(p, (<-p.send(counterScript)).Err) // the server answers
 		p.hang()
 		queued := p.send(counterScript)
 		time.Sleep(2 * giveUpAfter)
 		start := time.Now()
-		if c := <-p.send(counterScript); OutcomeOf(c.Err) != claim.NotSent || Retryable(c.Err) || time.Since(start) > 0 {
-			p.Errorf("while it is silent: %v after %v", c.Err, time.Since(start))
-		}
+		c := <-p.send(counterScript)
+		check.That(p, OutcomeOf(c.Err) == claim.NotSent && !Retryable(c.Err), "while it is silent: %v", c.Err)
 		p.GiveUp()
-		if c := <-queued; OutcomeOf(c.Err) != claim.NotSent || time.Since(start) > 0 {
-			p.Errorf("queued: %v after %v", c.Err, time.Since(start))
-		}
+		c = <-queued
+		check.That(p, OutcomeOf(c.Err) == claim.NotSent && time.Since(start) == 0, "queued: %v after %v", c.Err, time.Since(start))
 	})
 }
 
