@@ -22,20 +22,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// TestExtendAtTheDeadline: a process that is frozen until the lease has ended here, but not at the server, does not extend it there.
-func TestExtendAtTheDeadline(t *testing.T) {
-	inBubble(t, func(s *fixture) {
-		h := s.hold("x")
-		s.Timers.Stop()
-		time.Sleep(time.Until(h.Deadline()))
-		s.net.ResetCount()
-		check.Is(s, h.Extend(context.Background(), 2*ttl), server.ErrLost, "Extend")
-		n := s.net.Scripts()
-		check.That(s, n == 0 && s.mini.TTL("lock:x") <= ttl,
-			"%d scripts were sent, and the server has the lease for %v", n, s.mini.TTL("lock:x"))
-	})
-}
-
 // TestExtendBeyondMetadataTTLKeepsLease checks a lease that is held or extended for longer than MetadataTTL. The metadata
 // records that the lease was extended beyond the ttl in its token. If it expired before the lease, the next request
 // would shorten the lease to the ttl in the token, as it does after the server's clock was set back.
@@ -79,9 +65,7 @@ func TestUpgradeOfExtendedLeaseInDoubt(t *testing.T) {
 		s.must(from.Extend(context.Background(), time.Hour))
 		s.net.Break(lua.RWLock.Acquire.SHA, 1, faultnet.SwallowReply)
 		time.AfterFunc(400*time.Millisecond, s.net.Down)
-		ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
-		defer cancel()
-		check.Is(s, l.Upgrade(ctx, from, nil), server.ErrUnavailable, "the upgrade")
+		check.Is(s, l.Upgrade(must.Within(s, 500*time.Millisecond), from, nil), server.ErrUnavailable, "the upgrade")
 		time.Sleep(5 * ttl)
 		s.net.Restore()
 		s.must(from.Err())
@@ -115,8 +99,7 @@ func TestExtendRefusedAsContextEnds(t *testing.T) {
 		h := s.hold("x")
 		s.mini.Del(s.lock("x").Key())
 		s.net.Break(lua.Mutex.Inspect.SHA, 1, faultnet.SwallowReply)
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
-		defer cancel()
+		ctx := must.Within(s, 20*time.Millisecond)
 		err := h.Extend(ctx, ttl)
 		deadline, _ := ctx.Deadline()
 		d := time.Since(deadline)
@@ -180,8 +163,7 @@ func TestReleaseRetriesEndWithLease(t *testing.T) {
 		h := s.hold("x", withoutRenewal)
 		s.net.Break(lua.Mutex.Fast.Release.SHA, 1<<30, faultnet.LoseRequest)
 		sent := s.sendTimes(lua.Mutex.Fast.Release)
-		ctx, cancel := context.WithTimeout(context.Background(), 2*ttl)
-		defer cancel()
+		ctx := must.Within(s, 2*ttl)
 		err := h.Release(ctx)
 		check.That(s, err != nil && !errors.Is(err, server.ErrLost) && ctx.Err() == nil, "no release arrived: %v", err)
 		n := len(sent())
@@ -200,16 +182,6 @@ func TestLossErrorIncludesRenewalError(t *testing.T) {
 		<-h.Done()
 		err := h.Err()
 		check.That(s, errors.Is(err, server.ErrLost) && errors.Is(err, io.ErrClosedPipe), "%v", err)
-	})
-}
-
-// TestCloseReportsUnnoticedLoss checks that Close reports a loss that was not noticed before, as in a process that
-// was frozen.
-func TestCloseReportsUnnoticedLoss(t *testing.T) {
-	inBubble(t, func(s *fixture) {
-		h := s.hold("x")
-		s.freeze(h)
-		check.Is(s, s.Close(), server.ErrLost, "Close")
 	})
 }
 

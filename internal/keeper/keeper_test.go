@@ -144,9 +144,8 @@ func TestFailedCallIsUnavailable(t *testing.T) {
 func TestFastBackoffIsOfName(t *testing.T) {
 	inBubble(t, func(s *fixture) {
 		wait := func() {
-			ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
-			defer cancel()
-			check.Is(t, check.ErrorOf(s.lock("x", queued).Acquire(ctx, Terms{})), server.ErrNotAcquired, "the error")
+			ctx := must.Within(s, time.Millisecond)
+			check.Is(s, check.ErrorOf(s.lock("x", queued).Acquire(ctx, Terms{})), server.ErrNotAcquired, "the error")
 			synctest.Wait()
 		}
 		h := s.hold("x", queued)

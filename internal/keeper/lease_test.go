@@ -161,6 +161,7 @@ func TestLossVisibleImmediately(t *testing.T) {
 		"Extend":             func(h *Lease, _ context.Context) bool { return lost(h.Extend(background, ttl)) },
 		"Release":            func(h *Lease, _ context.Context) bool { return lost(h.Release(background)) },
 		"Release, its ctx":   func(h *Lease, ctx context.Context) bool { return lost(h.Release(ctx)) },
+		"Close":              func(h *Lease, _ context.Context) bool { return lost(h.lock.k.Close()) },
 		"Do's after working": func(h *Lease, _ context.Context) bool {
 			return lost(lifecycle.Do(background, h, func(context.Context, uint64) error { return nil }))
 		},
@@ -225,10 +226,8 @@ func TestReleaseReturnsWithItsContext(t *testing.T) {
 		subtest(t, name, func(s *fixture) {
 			h := s.hold("x", func(spec *Spec) { spec.TTL = time.Hour })
 			s.net.Down()
-			ctx, cancel := context.WithTimeout(context.Background(), c.left)
-			defer cancel()
 			start := time.Now()
-			err := h.Release(ctx)
+			err := h.Release(must.Within(s, c.left))
 			check.That(s, errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, server.ErrLost), "%v", err)
 			d := time.Since(start)
 			check.That(s, d == c.returns, "Release took %v, want %v", d, c.returns)

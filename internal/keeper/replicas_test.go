@@ -20,9 +20,7 @@ func TestUpgradeAgainAwaitsReplicas(t *testing.T) {
 		l := must.Get(s.Keeper.Lock(Spec{Scripts: lua.RWLock, Name: "x", TTL: 10 * ttl}))(s)
 		from := must.Get(l.Try(context.Background(), Terms{Flags: "r"}))(s)
 		s.net.DelayReplies(800 * time.Millisecond)
-		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
-		defer cancel()
-		check.Is(t, l.Upgrade(ctx, from, nil), server.ErrUnavailable, "the first upgrade")
+		check.Is(s, l.Upgrade(must.Within(s, 100*time.Millisecond), from, nil), server.ErrUnavailable, "the first upgrade")
 		time.Sleep(ttl)
 		s.net.Restore()
 		s.mini.Server().SetPreHook(func(c *miniserver.Peer, command string, _ ...string) bool {

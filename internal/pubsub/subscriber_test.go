@@ -111,6 +111,15 @@ func (r *fixture) answer(f func(c *server.Peer, channel string) bool) {
 	r.mini.Server().SetPreHook(func(c *server.Peer, cmd string, args ...string) bool { return cmd == "SUBSCRIBE" && f(c, args[0]) })
 }
 
+// acknowledge acknowledges a subscription, of which the server does not know.
+func acknowledge(c *server.Peer, kind, channel string) {
+	c.WritePushLen(3)
+	c.WriteBulk(kind)
+	c.WriteBulk(channel)
+	c.WriteInt(1)
+	c.Flush()
+}
+
 func (r *fixture) expect(what string, ch <-chan string, want string) {
 	r.Helper()
 	select {
@@ -157,10 +166,7 @@ func TestSubscribeWaitsForReply(t *testing.T) {
 		start := time.Now()
 		done := make(chan error, 1)
 		go func() { done <- r.Subscribe(context.Background(), "c") }()
-		ctx, cancel := context.WithTimeout(context.Background(), ackTimeout-time.Millisecond)
-		defer cancel()
-		err := r.Subscribe(ctx, "c")
-		check.That(r, err == context.DeadlineExceeded, "%v", err)
+		check.Is(r, r.Subscribe(must.Within(r, ackTimeout-time.Millisecond), "c"), context.DeadlineExceeded, "its context has ended")
 		n := r.mini.PubSubNumSub("c")["c"]
 		check.That(r, n == 1, "%d subscribers at the server", n)
 		r.expectUnsubscribed("c")
@@ -488,11 +494,7 @@ func TestReconnectBackoffAfterAcknowledgements(t *testing.T) {
 		r.mustSubscribe("c")
 		r.answer(func(c *server.Peer, channel string) bool {
 			time.Sleep(time.Millisecond)
-			c.WritePushLen(3)
-			c.WriteBulk("subscribe")
-			c.WriteBulk(channel)
-			c.WriteInt(1)
-			c.Flush()
+			acknowledge(c, "subscribe", channel)
 			time.Sleep(time.Millisecond)
 			c.Close()
 			return true
@@ -540,11 +542,7 @@ func TestNodeThatHangsDelaysNoOther(t *testing.T) {
 		must.OK(s, n.answers.Ping(s.Context()).Err())
 		s.Mini.Server().SetPreHook(func(c *server.Peer, cmd string, args ...string) bool {
 			if cmd == "SSUBSCRIBE" {
-				c.WritePushLen(3)
-				c.WriteBulk("ssubscribe")
-				c.WriteBulk(args[0])
-				c.WriteInt(1)
-				c.Flush()
+				acknowledge(c, "ssubscribe", args[0])
 			}
 			return cmd == "SSUBSCRIBE"
 		})
@@ -552,9 +550,7 @@ func TestNodeThatHangsDelaysNoOther(t *testing.T) {
 		r.Begin("hangs")
 		for _, name := range []string{"a", "b"} {
 			synctest.Wait()
-			ctx, cancel := context.WithTimeout(s.Context(), time.Second)
-			check.Is(t, r.Subscribe(ctx, name), nil, "%s", name)
-			cancel()
+			check.Is(t, r.Subscribe(must.Within(s, time.Second), name), nil, "%s", name)
 		}
 		r.expectUnsubscribed("hangs")
 		time.Sleep(time.Minute)
@@ -590,9 +586,7 @@ func TestRedialThatHangs(t *testing.T) {
 	r.Begin("other")
 	time.Sleep(50 * time.Millisecond) // it waits for the mutex, if it has come so far
 	hangs.Store(false)
-	ctx, cancel := context.WithTimeout(context.Background(), ackTimeout+3*time.Second)
-	defer cancel()
-	check.Is(t, r.Subscribe(ctx, "other"), nil, "it is not subscribed, though the host is back")
+	check.Is(t, r.Subscribe(must.Within(t, ackTimeout+3*time.Second), "other"), nil, "it is not subscribed, though the host is back")
 	r.Close()
 	_ = rdb.Close()
 }

@@ -332,17 +332,3 @@ func TestOwnConnectionToAnotherServerIsNotUsed(t *testing.T) {
 		}
 	})
 }
-
-// TestInlineCallTakesNoConnectionOfThePool checks that other calls go on while the server does not answer one that is sent inline.
-func TestInlineCallTakesNoConnectionOfThePool(t *testing.T) {
-	inBubbleWith(t, redis.Options{PipelinePoolSize: 1}, func(p *fixture) {
-		p.loadScript()
-		p.connectOwn(p.Context())
-		p.net.Break("evalsha", 1, faultnet.SwallowReply)
-		go p.SendInline(p.Context(), callThen(counterScript, func(*Call) {}), nil)
-		synctest.Wait()
-		began := time.Now()
-		call := <-p.send(counterScript)
-		check.That(p, call.Err == nil && time.Since(began) == 0, "%v after %v", call.Err, time.Since(began))
-	})
-}
