@@ -190,30 +190,30 @@ func isClosed(done <-chan struct{}) bool {
 	}
 }
 
-// TestExtendsAtOnce checks that of two calls of Extend the longer one determines the end of the lease, at the server and for the holder, also
-// if the other one is answered after it.
-func TestExtendsAtOnce(t *testing.T) {
-	inBubble(t, func(s *fixture) {
-		h := s.hold("x", withoutRenewal)
-		s.must(h.Extend(context.Background(), ttl)) // load the script
-		const way = 300 * time.Millisecond
-		for first, second := range map[time.Duration]time.Duration{20 * ttl: 40 * ttl, 80 * ttl: 2 * ttl} {
-			s.net.Delay(way)
-			start := time.Now()
-			var wg sync.WaitGroup
-			wg.Go(func() { s.must(h.Extend(context.Background(), first)) })
+// TestLateCallShortensNothing checks that an Extend says when the lease ends, at the server and for the holder, also if a call that was sent before
+// it runs after it.
+func TestLateCallShortensNothing(t *testing.T) {
+	for name, earlier := range map[string]func(s *fixture, h *Lease){
+		"an Extend": func(s *fixture, h *Lease) { go func() { must.Report(s, h.Extend(s.Context(), 2*ttl)) }() },
+		"a renewal": func(*fixture, *Lease) { time.Sleep(ttl / 3) },
+	} {
+		subtest(t, name, func(s *fixture) {
+			h := s.hold("x")
+			time.Sleep(ttl / 2)
+			s.must(h.Extend(s.Context(), ttl)) // the server knows the scripts
+			s.net.Delay(300 * time.Millisecond)
+			earlier(s, h)
 			synctest.Wait()
 			s.net.Delay(0)
-			s.must(h.Extend(context.Background(), second))
-			wg.Wait()
+			s.must(h.Extend(s.Context(), 40*ttl))
+			time.Sleep(ttl / 3)
 			s.must(h.Err())
-			want := max(first, second) - time.Since(start)
-			server, own := s.mini.TTL("lock:x"), time.Until(h.Deadline())
-			check.That(s, server >= want && own >= want-claim.Margin(max(first, second)) && own <= server,
+			server, own, want := s.mini.TTL("lock:x"), time.Until(h.Deadline()), 40*ttl-ttl/3
+			check.That(s, server >= want && own >= want-claim.Margin(40*ttl) && own <= server,
 				"the lease ends in %v at the server, in %v for the holder; want %v", server, own, want)
-		}
-		s.must(h.Release(context.Background()))
-	})
+			s.must(h.Release(s.Context()))
+		})
+	}
 }
 
 // TestReleaseReturnsWithItsContext checks that Release returns when its context ends, and that the lock is released
