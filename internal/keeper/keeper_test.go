@@ -114,7 +114,7 @@ func TestTryLockHonorsMaxElapsed(t *testing.T) {
 		s.Config.Retry.MaxElapsed = readTimeout / 2
 		l := s.lock("x")
 		s.must(s.hold("y").Release(context.Background()))
-		s.net.Blackhole()
+		s.net.Break("evalsha", 1<<30, faultnet.SwallowReply)
 		start := time.Now()
 		_, err := l.Try(context.Background(), Terms{})
 		check.That(t, err != nil, "TryLock succeeded without a reply")
