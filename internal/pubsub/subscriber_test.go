@@ -351,6 +351,7 @@ func TestClose(t *testing.T) {
 			check.Is(r, <-waits, ErrClosed, "Subscribe during Close")
 			check.Is(r, r.Subscribe(context.Background(), "c"), ErrClosed, "Subscribe after Close")
 			r.expectUnsubscribed("c")
+			synctest.Wait() // the server has seen the end of the connection
 			check.That(r, r.mini.PubSubNumSub("c")["c"] == 0, "a subscription is left")
 			n := r.dials.Load()
 			time.Sleep(time.Minute)
