@@ -120,57 +120,6 @@ func TestOneHostRunsEachSlotAlthoughClocksDiffer(t *testing.T) {
 	}
 }
 
-func TestHostsThatAreNotDueTogetherRunOncePerInterval(t *testing.T) {
-	bubble(t, func(w *world) {
-		every := cron.Every(10 * time.Minute)
-		stopA := w.start(every, w.job(cronlock.Period(every), w.record("a"), cronlock.Options{}))
-		time.Sleep(4 * time.Minute)
-		w.start(every, w.job(cronlock.Period(every), w.record("b"), cronlock.Options{}))
-		time.Sleep(30 * time.Minute)
-		stopA()
-		time.Sleep(25 * time.Minute)
-		w.require("a at 00:10", "a at 00:20", "a at 00:30", "b at 00:44", "b at 00:54")
-	})
-}
-
-func TestFailedJobIsRunByNextHost(t *testing.T) {
-	bubble(t, func(w *world) {
-		daily := parse(w, "TZ=UTC 0 2 * * *")
-		fails := func(context.Context, uint64) error {
-			w.add("a fails")
-			return errors.New("disk full")
-		}
-		w.start(daily, w.job(20*time.Hour, fails, cronlock.Options{}))
-		w.start(late{daily, time.Minute}, w.job(20*time.Hour, w.record("b"), cronlock.Options{}))
-		time.Sleep(3 * time.Hour)
-		w.require("a fails", "b at 02:01")
-		if !strings.Contains(w.log.String(), "disk full") {
-			w.Errorf("log: %s", &w.log)
-		}
-	})
-}
-
-func TestLossEndsContextAndIsReportedWhileJobRuns(t *testing.T) {
-	bubble(t, func(w *world) {
-		lost := make(chan error)
-		onLost := func(job string, err error) { lost <- fmt.Errorf("%s: %w", job, err) }
-		untilReported := func(ctx context.Context, _ uint64) error {
-			<-ctx.Done()
-			err := <-lost
-			w.add("%t %t %t", errors.Is(context.Cause(ctx), lockkeeper.ErrLost), strings.HasPrefix(err.Error(), "report: "), errors.Is(err, lockkeeper.ErrLost))
-			return ctx.Err()
-		}
-		w.start(parse(w, "@hourly"), w.job(50*time.Minute, untilReported, cronlock.Options{OnLost: onLost}))
-		time.Sleep(time.Hour)
-		w.s.LoseLease(w, name)
-		time.Sleep(time.Minute)
-		w.require("true true true")
-		if !strings.Contains(w.log.String(), "lease lost") {
-			w.Errorf("log: %s", &w.log)
-		}
-	})
-}
-
 // TestEndsTogether: what ends a run can coincide. The steps happen in this order, and then the job returns.
 func TestEndsTogether(t *testing.T) {
 	failed := errors.New("disk full")
@@ -203,14 +152,24 @@ func TestEndsTogether(t *testing.T) {
 				base, cancel := context.WithCancel(w.Context())
 				k := w.s.Keeper(w, nil)
 				step := map[string]func(context.Context){
-					"lose":   func(context.Context) { w.s.LoseLease(w, name) },
-					"ended":  func(ctx context.Context) { <-ctx.Done() },
+					"lose": func(context.Context) { w.s.LoseLease(w, name) },
+					"ended": func(ctx context.Context) {
+						<-ctx.Done()
+						if synctest.Wait(); losses != 1 || !errors.Is(context.Cause(ctx), lockkeeper.ErrLost) {
+							w.Errorf("%d losses while the job runs, whose context ends by %v", losses, context.Cause(ctx))
+						}
+					},
 					"later":  func(context.Context) { time.Sleep(time.Minute) },
 					"cancel": func(context.Context) { cancel() },
 					"close":  func(context.Context) { _ = k.Close() },
 					"outage": func(context.Context) { w.s.Unreachable() },
 				}
-				o := &cronlock.Options{BaseContext: base, Logger: w.logger, OnLost: func(string, error) { losses++ }}
+				onLost := func(job string, err error) {
+					if losses++; job != name || !errors.Is(err, lockkeeper.ErrLost) {
+						w.Errorf("a loss of %q: %v", job, err)
+					}
+				}
+				o := &cronlock.Options{BaseContext: base, Logger: w.logger, OnLost: onLost}
 				job, err := cronlock.New(k, name, time.Hour, func(ctx context.Context, _ uint64) error {
 					for _, name := range strings.Fields(c.steps) {
 						step[name](ctx)
@@ -250,13 +209,27 @@ func TestOutageSkipsJobUnlessItMayRunWithoutLease(t *testing.T) {
 		} {
 			w.start(parse(w, "@hourly"), w.job(50*time.Minute, func(ctx context.Context, fence uint64) error {
 				w.add("%s, fence %d", host, fence)
-				return ctx.Err()
+				return errors.Join(ctx.Err(), errors.New("disk full"))
 			}, o))
 		}
 		w.s.Unreachable()
 		time.Sleep(time.Hour + time.Minute)
 		w.require("runs, fence 0")
+		for _, says := range []string{"job skipped", "job runs without a lease", "disk full"} {
+			if !strings.Contains(w.log.String(), says) {
+				w.Errorf("no %q in the log:\n%s", says, &w.log)
+			}
+		}
 		w.s.Restore()
+	})
+}
+
+func TestLossWithoutOnLost(t *testing.T) {
+	bubble(t, func(w *world) {
+		w.job(time.Hour, func(context.Context, uint64) error { w.s.LoseLease(w, name); return nil }, cronlock.Options{}).Run()
+		if !strings.Contains(w.log.String(), "lease lost") {
+			w.Errorf("the log:\n%s", &w.log)
+		}
 	})
 }
 
