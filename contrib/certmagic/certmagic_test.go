@@ -99,8 +99,11 @@ func TestHolderKeepsOthersOut(t *testing.T) {
 		requireTryLock(t, b, true)
 		must(t, b.Unlock(t.Context(), "x"))
 		s.Unreachable()
-		_, err := a.TryLock(t.Context(), "x")
+		locked, err := a.TryLock(t.Context(), "x")
 		requireError(t, "TryLock in an outage", err, lockkeeper.ErrUnavailable)
+		if locked {
+			t.Error("it was locked in an outage")
+		}
 		s.Restore()
 	})
 }
@@ -124,39 +127,9 @@ func TestLossIsReported(t *testing.T) {
 	})
 }
 
-// TestUnlockIsOfItsOwnLease: a holder that has lost its lease and goes on keeps its own process out, and no other. So each Unlock
-// ends the lease of its caller: neither is the loss reported to the next holder, nor is the lease of that renewed for ever.
-func TestUnlockIsOfItsOwnLease(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := lockkeepertest.New(t)
-		l, other := newLocker(t, s, nil), newLocker(t, s, nil)
-		must(t, l.Lock(t.Context(), "x"))
-		waits := make(chan error, 1)
-		go func() { waits <- l.Lock(t.Context(), "x") }() // is queued before the loss
-		synctest.Wait()
-		s.LoseLease(t, "certmagic:x")
-		time.Sleep(time.Hour)
-		if len(waits) != 0 {
-			t.Fatalf("a second caller of the process has the lock (%v) while the first goes on", <-waits)
-		}
-		requireTryLock(t, l, false)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		err := l.Lock(ctx, "x")
-		requireError(t, "Lock in the same process", err, context.DeadlineExceeded)
-		requireError(t, "Lock in the same process", err, lockkeeper.ErrNotAcquired)
-		must(t, other.Lock(t.Context(), "x"))
-		must(t, other.Unlock(t.Context(), "x"))
-		requireError(t, "Unlock of who has lost the lease", l.Unlock(t.Context(), "x"), lockkeeper.ErrLost)
-		must(t, <-waits)
-		must(t, l.RenewLockLease(t.Context(), "x", time.Minute))
-		must(t, l.Unlock(t.Context(), "x"))
-		s.RequireFree(t, "certmagic:x")
-	})
-}
-
 // TestEndsTogether: while one caller holds the lock and another one of the same process waits for it, the steps happen in this order.
 func TestEndsTogether(t *testing.T) {
+	signal := errors.New("signal received")
 	for _, c := range []struct {
 		steps  string
 		unlock error   // of the holder
@@ -168,7 +141,7 @@ func TestEndsTogether(t *testing.T) {
 		{"lose later unlock", lockkeeper.ErrLost, nil, nil},
 		{"cancel unlock", nil, []error{context.Canceled}, nil},
 		{"lose cancel unlock", lockkeeper.ErrLost, []error{context.Canceled}, nil},
-		{"lose later cancel unlock", lockkeeper.ErrLost, []error{context.Canceled, lockkeeper.ErrNotAcquired}, nil},
+		{"lose later cancel unlock", lockkeeper.ErrLost, []error{context.Canceled, signal, lockkeeper.ErrNotAcquired}, nil},
 		{"unlock later cancel", nil, nil, nil},
 		{"lose unlock later cancel", lockkeeper.ErrLost, nil, nil},
 		{"close unlock", nil, []error{lockkeeper.ErrClosed}, lockkeeper.ErrClosed},
@@ -180,17 +153,17 @@ func TestEndsTogether(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := lockkeepertest.New(t)
 				k := s.Keeper(t, nil)
-				l, err := certmagic.New(k, &certmagic.Options{Logger: slog.New(slog.DiscardHandler)})
+				l, err := certmagic.New(k, nil)
 				must(t, err)
 				must(t, l.Lock(t.Context(), "x"))
-				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				ctx, cancel := context.WithCancelCause(t.Context())
 				waits := make(chan error, 1)
 				go func() { waits <- l.Lock(ctx, "x") }()
 				s.RequireWaiting(t, "certmagic:x", 1)
 				step := map[string]func(){
 					"lose":   func() { s.LoseLease(t, "certmagic:x") },
-					"later":  func() { time.Sleep(time.Minute) },
-					"cancel": cancel,
+					"later":  func() { time.Sleep(time.Minute); requireTryLock(t, l, false) },
+					"cancel": func() { cancel(signal) },
 					"close":  func() { _ = k.Close() },
 					"outage": func() { s.Unreachable(); time.AfterFunc(10*time.Second, s.Restore) },
 					"unlock": func() { requireError(t, "Unlock", l.Unlock(t.Context(), "x"), c.unlock) },
@@ -226,4 +199,8 @@ func TestOptionsChecked(t *testing.T) {
 		_, err := certmagic.New(k, &o)
 		requireError(t, "New", err, lockkeeper.ErrInvalid)
 	}
+	l := newLocker(t, lockkeepertest.New(t), nil)
+	requireError(t, "Lock", l.Lock(t.Context(), "}"), lockkeeper.ErrInvalid)
+	_, err := l.TryLock(t.Context(), "}")
+	requireError(t, "TryLock", err, lockkeeper.ErrInvalid)
 }
