@@ -147,33 +147,6 @@ func TestLossEndsGoMigration(t *testing.T) {
 	})
 }
 
-// TestLossWithoutDo: the migration goes on, and Up reports the loss. The next Lock of the Locker waits for its Unlock.
-func TestLossWithoutDo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := lockkeepertest.New(t)
-		l := newLocker(t, s)
-		finish := make(chan struct{})
-		p := newProvider(t, filepath.Join(t.TempDir(), "db"), l, nil, step(func(ctx context.Context, _ *sql.DB) error {
-			<-finish
-			return ctx.Err()
-		}))
-		done, locked := make(chan error, 1), make(chan error, 1)
-		go func() { done <- up(t.Context(), p) }()
-		s.LoseLease(t, name)
-		go func() { locked <- l.Lock(t.Context(), nil) }()
-		time.Sleep(time.Hour)
-		if len(locked) != 0 {
-			t.Error("locked while the former holder was at work")
-		}
-		close(finish)
-		wants(t, <-done, lockkeeper.ErrLost)
-		wants(t, <-locked, nil)
-		wants(t, l.Unlock(t.Context(), nil), nil)
-		requireVersion(t, p, 1)
-		must(0, p.Close())
-	})
-}
-
 func TestLockAndUnlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := lockkeepertest.New(t)
@@ -192,8 +165,9 @@ func TestLockAndUnlock(t *testing.T) {
 		if err := b.Unlock(t.Context(), nil); err == nil {
 			t.Error("another process could unlock it")
 		}
-		ended, cancel := context.WithCancel(t.Context())
-		cancel()
+		signal := errors.New("signal received")
+		ended, cancel := context.WithCancelCause(t.Context())
+		cancel(signal)
 		wants(t, a.Unlock(ended, nil), nil)
 		if err := a.Unlock(t.Context(), nil); err == nil {
 			t.Error("it was unlocked twice")
@@ -201,6 +175,7 @@ func TestLockAndUnlock(t *testing.T) {
 		if err := a.Lock(ended, nil); !errors.Is(err, context.Canceled) || errors.Is(err, lockkeeper.ErrNotAcquired) {
 			t.Errorf("%v, want context.Canceled alone", err)
 		}
+		wants(t, a.Do(ended, func(context.Context) error { t.Error("it was run without a lease"); return nil }), signal)
 		wants(t, b.Lock(t.Context(), nil), nil)
 		wants(t, b.Unlock(t.Context(), nil), nil)
 		s.RequireFree(t, name)
@@ -225,6 +200,7 @@ func TestDo(t *testing.T) {
 		}
 		s.RequireFree(t, name)
 		wants(t, l.Lock(inside, nil), lockkeeper.ErrReleased)
+		wants(t, l.Unlock(inside, nil), lockkeeper.ErrReleased)
 		func() {
 			defer func() { _ = recover() }()
 			_ = l.Do(t.Context(), func(context.Context) error { panic("x") })
@@ -278,11 +254,16 @@ func TestEndsTogether(t *testing.T) {
 							"close":  func() { _ = k.Close() },
 							"outage": s.Unreachable,
 						}
+						var returns time.Time
 						err := migrate(ctx, l, func() {
 							for _, name := range strings.Fields(c.steps) {
 								step[name]()
 							}
+							returns = time.Now()
 						})
+						if d := time.Since(returns); d > 3*time.Second {
+							t.Errorf("the release took %v", d)
+						}
 						if !errors.Is(err, cmp.Or(c.unlock, returned)) || !errors.Is(err, cmp.Or(returned, c.unlock)) {
 							t.Errorf("%v, want %v and %v", err, c.unlock, returned)
 						}
@@ -298,29 +279,6 @@ func TestEndsTogether(t *testing.T) {
 			}
 		}
 	}
-}
-
-// TestUnlockIsBounded: goose unlocks with a context that never ends.
-func TestUnlockIsBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := lockkeepertest.New(t)
-		var start time.Time
-		p := newProvider(t, filepath.Join(t.TempDir(), "db"), newLocker(t, s), nil, step(func(context.Context, *sql.DB) error {
-			s.Unreachable()
-			start = time.Now()
-			return nil
-		}))
-		results, err := p.Up(context.Background())
-		if len(results) != 1 || !errors.Is(err, lockkeeper.ErrUnavailable) {
-			t.Errorf("%v, %v; want a result and ErrUnavailable", results, err)
-		}
-		if d := time.Since(start); d != 3*time.Second {
-			t.Errorf("it took %v", d)
-		}
-		must(0, p.Close())
-		s.Restore()
-		s.RequireFree(t, name)
-	})
 }
 
 func TestNilLocker(t *testing.T) {
