@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -170,8 +171,9 @@ func TestFailedJobRunsAgain(t *testing.T) {
 func TestKeyWithoutExpiry(t *testing.T) {
 	embedded.Run(t, func(s *embedded.Server) {
 		const ttl = 10 * time.Second
+		var since []time.Duration
 		p := newProcess(s, lockkeeper.Hooks{Succeeded: func(e lockkeeper.Event) {
-			check.That(t, e.Duration == 0, "a run since %v", e.Duration)
+			since = append(since, e.Duration.Round(time.Second))
 		}})
 		o := p.job(time.Hour, &once.Options{TTL: ttl})
 		for _, x := range []struct {
@@ -193,6 +195,9 @@ func TestKeyWithoutExpiry(t *testing.T) {
 		}
 		time.Sleep(5 * time.Second)
 		p.runJob(o, 0, nil, once.Ran)
+		time.Sleep(time.Minute)
+		p.runJob(o, 0, nil, once.Done)
+		check.That(t, slices.Equal(since, []time.Duration{0, 0, time.Minute}), "successes since %v", since)
 	})
 }
 
@@ -352,6 +357,8 @@ func TestUnrecordedSuccessReturnsError(t *testing.T) {
 		r, err = a.Do(ctx, func(context.Context, uint64) error { t.Error("it was run"); return nil })
 		check.That(t, r.Outcome == once.None && err != nil && !errors.Is(err, lockkeeper.ErrNotAcquired),
 			"while Redis is down: %v, %v", r, err)
+		check.Is(t, check.ErrorOf(a.Status(ctx)), lockkeeper.ErrUnavailable, "Status")
+		check.Is(t, a.Reset(ctx), lockkeeper.ErrUnavailable, "Reset")
 		time.Sleep(time.Until(u.RunAgain))
 		p[1].runJob(b, 0, nil, once.Ran)
 	})
