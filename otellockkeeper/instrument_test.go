@@ -365,6 +365,9 @@ func TestSharedLeasesAreCountedOut(t *testing.T) {
 		<-leases[1].Done()
 		synctest.Wait()
 		o.require(t, []string{"leases.held", "leases.lost"}, map[string]string{"leases.lost{kind=rwlock,reason=gone}": "1"})
+		if values, _ := o.metrics(t); !strings.HasPrefix(values["lease.duration{end=lost,kind=rwlock,mode=read}"], "1, ") {
+			t.Errorf("no duration of the lease that was lost: %v", values)
+		}
 		for _, lease := range leases[1:] {
 			requireError(t, lease.Release(t.Context()), lockkeeper.ErrLost)
 		}
@@ -471,7 +474,7 @@ func TestSpans(t *testing.T) {
 		caller.End()
 		event := o.last(t, "caller").Events()[0]
 		got := text(event.Attributes, " ")
-		if event.Name != "lockkeeper.lost" || !strings.HasPrefix(got, "kind=fair name=job reason=gone fence=") {
+		if event.Name != "lockkeeper.lost" || !strings.HasPrefix(got, "kind=fair name=job reason=gone fence=") || !strings.Contains(got, " error.message=") {
 			t.Errorf("%s %s", event.Name, got)
 		}
 
