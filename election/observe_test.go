@@ -133,8 +133,8 @@ func TestWatchSeesOwnChangesAtOnce(t *testing.T) {
 	})
 }
 
-// TestWatchAsksAtItsInterval checks that Watch neither polls faster than its interval nor slower, and says once that it is not known who
-// leads.
+// TestWatchAsksAtItsInterval checks that Watch neither polls faster than its interval nor slower, and says once that it is not
+// known who leads.
 func TestWatchAsksAtItsInterval(t *testing.T) {
 	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
 		l := &counted{Locker: newFair(t, s.Keeper(t, nil))}

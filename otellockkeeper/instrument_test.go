@@ -474,7 +474,8 @@ func TestSpans(t *testing.T) {
 		caller.End()
 		event := o.last(t, "caller").Events()[0]
 		got := text(event.Attributes, " ")
-		if event.Name != "lockkeeper.lost" || !strings.HasPrefix(got, "kind=fair name=job reason=gone fence=") || !strings.Contains(got, " error.message=") {
+		if event.Name != "lockkeeper.lost" || !strings.HasPrefix(got, "kind=fair name=job reason=gone fence=") ||
+			!strings.Contains(got, " error.message=") {
 			t.Errorf("%s %s", event.Name, got)
 		}
 
