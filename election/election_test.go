@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,8 +18,10 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/mutex"
+	"github.com/redis/go-redis/v9"
 )
 
 const ttl = 3 * time.Second
@@ -290,6 +293,46 @@ func TestCampaignsAfterErrorsThatRequireIntervention(t *testing.T) {
 		err := newElection(t, x, o).Run(t.Context(), func(context.Context, uint64) error { return nil })
 		check.That(t, err == wrong, "Run: %v", err)
 	})
+}
+
+// TestOutlastsRotatedCredentials: a leader and a candidate keep their candidacies while their credentials are refused for longer than the
+// lease lasts.
+func TestOutlastsRotatedCredentials(t *testing.T) {
+	s := redistest.Start(t)
+	admin := s.Client()
+	must.Report(t, admin.Do(t.Context(), "ACL", "SETUSER", "boss", "on", ">old", "~*", "&*", "+@all").Err())
+	var password atomic.Value
+	password.Store("old")
+	ts := newTerms()
+	ctx, cancel := context.WithCancel(t.Context())
+	var results []<-chan error
+	var failed [2]chan error
+	for i := range 2 {
+		rdb := redis.NewClient(&redis.Options{Addr: s.Addr, CredentialsProvider: func() (string, string) {
+			return "boss", password.Load().(string)
+		}})
+		k := must.Get(lockkeeper.New(rdb, &lockkeeper.Options{Logger: slog.New(slog.DiscardHandler)}))(t)
+		t.Cleanup(func() { _, _ = k.Close(), rdb.Close() })
+		l := must.Get(fair.New(k, "boss", &fair.Options{TTL: 300 * time.Millisecond}))(t)
+		failed[i] = make(chan error, 100)
+		o := &election.Options{MaxBackoff: 50 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
+			Retry: func(err error) bool { failed[i] <- err; return true }}
+		results = append(results, run(ctx, newElection(t, l, o), ts.lead(t, i, false)))
+	}
+	term := <-ts.starts
+	must.Report(t, admin.Do(ctx, "ACL", "SETUSER", "boss", "resetpass", ">new").Err())
+	must.Report(t, admin.Do(ctx, "CLIENT", "KILL", "USER", "boss").Err())
+	<-term.ctx.Done()
+	for i := range 2 {
+		err := <-failed[i]
+		check.That(t, strings.Contains(err.Error(), "WRONGPASS"), "the candidate's error: %v", err)
+	}
+	password.Store("new")
+	<-ts.starts
+	cancel()
+	for _, r := range results {
+		must.Report(t, <-r)
+	}
 }
 
 // TestEndsTogether: what ends a term can coincide. The steps happen in this order, and then lead returns. A lease that is lost is not
