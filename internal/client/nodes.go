@@ -33,6 +33,7 @@ func (n nodes) Primary(ctx context.Context, key string) (Node, error) {
 
 func (n nodes) Reload(ctx context.Context) { n.rdb.ReloadState(ctx) }
 
+// Subscribe receives sharded messages, which only the node of their slot has.
 func (nodes) Subscribe(ctx context.Context, node Node) Subscription {
 	return node.(*redis.Client).SSubscribe(ctx)
 }
@@ -57,8 +58,10 @@ func (n nodes) PrimaryConns(ctx context.Context) ([]Conn, error) {
 	return conns, err
 }
 
+// Pipelines follows the options of the node, which a wrapper may have made.
 func (nodes) Pipelines(node Node) int { return pipelines(node.(*redis.Client).Options()) }
 
+// Own returns none, because the keys are at several nodes.
 func (nodes) Own(context.Context, func(net.Conn), func()) (own, hooked Conn) { return nil, nil }
 
 func (n nodes) String() string {

@@ -26,8 +26,10 @@ type server struct{ rdb singleClient }
 
 func (s server) Pipeline() redis.Pipeliner { return s.rdb.Pipeline() }
 
+// Primary returns none: there are no other nodes.
 func (server) Primary(context.Context, string) (Node, error) { return nil, nil }
 
+// Reload does nothing: there is no slot map.
 func (server) Reload(context.Context) {}
 
 func (s server) Subscribe(ctx context.Context, _ Node) Subscription {
