@@ -71,32 +71,40 @@ func (f *Flags) Open() (*Connection, error) {
 	if err != nil {
 		return nil, err
 	}
-	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: f.LogLevel}))
-	return open(t.WithoutRetries(), &lockkeeper.Options{Prefix: f.Prefix, Logger: log}) // the keeper retries by itself
+	return open(t.WithoutRetries(), f.options()) // the keeper retries by itself
+}
+
+func (f *Flags) options() *lockkeeper.Options {
+	log := slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: f.LogLevel})
+	return &lockkeeper.Options{Prefix: f.Prefix, Logger: slog.New(log)}
 }
 
 // OpenAll returns a connection to each of the URLs, or to the default, for a command that waits and holds. It does no I/O.
-func (f *Flags) OpenAll() (all []*Connection, err error) {
+func (f *Flags) OpenAll() ([]*Connection, error) {
+	var all []*Connection
 	urls := f.URLs
 	if len(urls) == 0 {
 		urls = []string{""}
 	}
 	for _, raw := range urls {
-		t, err := redisurl.Parse(raw, f.Credentials)
-		if err == nil {
-			var c *Connection
-			if c, err = open(t, &lockkeeper.Options{Prefix: f.Prefix, Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))}); err == nil {
-				all = append(all, c)
-			}
-		}
+		c, err := f.openURL(raw)
 		if err != nil {
 			for _, c := range all {
 				c.Close()
 			}
 			return nil, err
 		}
+		all = append(all, c)
 	}
 	return all, nil
+}
+
+func (f *Flags) openURL(raw string) (*Connection, error) {
+	t, err := redisurl.Parse(raw, f.Credentials)
+	if err != nil {
+		return nil, err
+	}
+	return open(t, f.options())
 }
 
 // OpenToComplete returns a connection for the completion of an argument of the command, which logs nothing.
