@@ -158,6 +158,8 @@ func (c *Client) Explain(err error) error {
 	case err == nil:
 	case !c.cluster && (redis.HasErrorPrefix(err, "MOVED ") || redis.HasErrorPrefix(err, "ASK ")):
 		return fmt.Errorf("%w: %w", ErrClusterNode, err)
+	case c.cluster && strings.Contains(err.Error(), "cluster support disabled"):
+		return fmt.Errorf("the server is not a node of a Cluster; use a redis.Client: %w", err)
 	case redis.HasErrorPrefix(err, "NOAUTH"), strings.Contains(err.Error(), "unauthenticated"):
 		// To a command with many arguments the server replies without NOAUTH.
 		return fmt.Errorf("the server wants a password (set one in the client's options): %w", err)

@@ -203,6 +203,8 @@ func TestExplain(t *testing.T) {
 			if err := c.Explain(replyError(text)); errors.Is(err, ErrClusterNode) != want || !strings.Contains(err.Error(), text) {
 				t.Errorf("%T: %v", rdb, err)
 			}
+			err = c.Explain(replyError("ERR This instance has cluster support disabled"))
+			check.That(t, strings.Contains(err.Error(), "use a redis.Client") == c.IsCluster(), "%T: %v", rdb, err)
 		}
 	}
 }

@@ -243,7 +243,7 @@ func (t *Transport) route() {
 			node, err := t.rdb.Primary(context.Background(), call.Key)
 			if err != nil {
 				t.reload()
-				call.notSent(err)
+				call.notSent(t.rdb.Explain(err))
 				continue
 			}
 			call.state.Store(callQueued)

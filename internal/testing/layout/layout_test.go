@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 // The bounds of the core keep it from growing unnoticed: lower them with each step that makes it smaller, and raise them only for what the
 // library gains.
 const (
-	maxCoreLines = 15_441
+	maxCoreLines = 15_443
 	maxNamesakes = 4 // types called Lock or Lease
 )
 
