@@ -45,15 +45,13 @@ func startWithClock(t *testing.T) (s *redistest.Server, set func(offset time.Dur
 		must.OK(t, err)
 	}
 	set(0)
-	redistest.RequireBinary(t)
-	t.Setenv("LD_PRELOAD", shim)
-	t.Setenv("CLOCK_OFFSET", file)
-	return redistest.Start(t), set
+	return redistest.StartWith(t, []string{"LD_PRELOAD=" + shim, "CLOCK_OFFSET=" + file}), set
 }
 
 // TestRealServerClockAnywhere hands each primitive over and fills a rate limit with the server's clock at times of a machine that does not
 // know the time, and where its time gets another digit or bit. At the last ones, nothing is granted.
 func TestRealServerClockAnywhere(t *testing.T) {
+	t.Parallel()
 	s, set := startWithClock(t)
 	admin := s.Client()
 	ctx := must.Within(t, time.Minute)
@@ -94,6 +92,7 @@ func TestRealServerClockAnywhere(t *testing.T) {
 // After a jump forward all leases have expired; after a jump back they would last an hour longer, and are shortened
 // to their ttl.
 func TestRealServerClockJumps(t *testing.T) {
+	t.Parallel()
 	s, set := startWithClock(t)
 	offset := time.Duration(0)
 	jump := func(by time.Duration) {

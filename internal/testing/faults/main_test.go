@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 		child()
 		return
 	}
-	parallel.Tests("6")
+	parallel.Tests("16")
 	before := goleak.IgnoreCurrent()
 	code := m.Run()
 	if code == 0 {

@@ -128,6 +128,7 @@ func heapInUse() int64 {
 // writes that everysec has not made durable. A grant that is forgotten can be given again, with a larger fence; a release that is
 // forgotten leaves the lock taken until its ttl has passed.
 func TestPowerLossForgetsLastWrites(t *testing.T) {
+	t.Parallel()
 	const ttl = 3 * time.Second
 	s := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "everysec")
 	keepers := []*lockkeeper.Keeper{newKeeper(t, s.Client()), newKeeper(t, s.Client())}

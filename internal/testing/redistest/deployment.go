@@ -37,6 +37,11 @@ func StartSentinel(t TB, replicas int) *Sentinel {
 		w := &Server{t: t, Port: port, Addr: "127.0.0.1:" + strconv.Itoa(port), Dir: dir}
 		w.launch(conf, "--sentinel")
 		t.Cleanup(w.Kill)
+		// Since Redis 7: by default a sentinel asks a server only every 10 s for its role.
+		w.Await("PONG", func(ctx context.Context, c *redis.Client) (string, error) {
+			_ = c.Do(ctx, "sentinel", "debug", "info-period", 200, "publish-period", 500).Err()
+			return c.Ping(ctx).Result()
+		})
 		s.Addrs = append(s.Addrs, w.Addr)
 	}
 	for _, addr := range s.Addrs {

@@ -74,6 +74,7 @@ type Server struct {
 
 	t    TB
 	args []string
+	env  []string // besides that of this process
 
 	mu   sync.Mutex
 	cmd  *exec.Cmd
@@ -84,8 +85,14 @@ type Server struct {
 // Start starts a server without persistence. args are further options, such as "--maxmemory", "4mb".
 func Start(t TB, args ...string) *Server {
 	t.Helper()
+	return StartWith(t, nil, args...)
+}
+
+// StartWith is Start with further variables in the environment of the server.
+func StartWith(t TB, env []string, args ...string) *Server {
+	t.Helper()
 	RequireBinary(t)
-	s := &Server{t: t, Dir: t.TempDir(), Port: FreePort(t)}
+	s := &Server{t: t, Dir: t.TempDir(), Port: FreePort(t), env: env}
 	s.Addr = "127.0.0.1:" + strconv.Itoa(s.Port)
 	s.args = append([]string{
 		"--port", strconv.Itoa(s.Port), "--bind", "127.0.0.1", "--dir", s.Dir, "--save", "", "--appendonly", "no",
@@ -120,7 +127,7 @@ func (s *Server) launch(args ...string) {
 	s.t.Helper()
 	cmd := exec.Command(RequireBinary(s.t), args...)
 	out := &bytes.Buffer{}
-	cmd.Stdout, cmd.Stderr = out, out
+	cmd.Stdout, cmd.Stderr, cmd.Env = out, out, append(cmd.Environ(), s.env...)
 	if err := start(cmd); err != nil {
 		s.t.Fatalf("redis-server: %v", err)
 	}
