@@ -52,7 +52,7 @@ func TestReapsOrphans(t *testing.T) {
 func TestReapsOrphansOfLostLock(t *testing.T) {
 	t.Parallel()
 	rdb, url := server(t)
-	c := runner(t, url)("--ttl", "300ms", "--grace", "1h", "x", "--", "sh", "-c", "(sh -c 'trap \"sleep 0.5; exit\" TERM; : >ready; while :; do sleep 0.02; done' &); exec sleep 1000")
+	c := runner(t, url)("--ttl", "1500ms", "--grace", "1h", "x", "--", "sh", "-c", "(sh -c 'trap \"sleep 0.5; exit\" TERM; : >ready; while :; do sleep 0.02; done' &); exec sleep 1000")
 	c.Dir = t.TempDir()
 	c.Env = append(c.Env, "LOCKKEEPER_TEST_ADOPTS=1")
 	c.starts().creates("ready")
