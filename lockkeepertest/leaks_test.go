@@ -20,6 +20,7 @@ func afterReport(t testing.TB, f func()) { t.(*recorder).TB.Cleanup(f) }
 
 // TestLeaksAreReported: and nothing that is not a leak.
 func TestLeaksAreReported(t *testing.T) {
+	t.Parallel()
 	try := func(t testing.TB, k *lockkeeper.Keeper) *lockkeeper.Lease {
 		m := must.Get(mutex.New(k, "x", nil))(t)
 		return must.Get(m.TryLock(context.Background()))(t)
@@ -65,7 +66,7 @@ func TestLeaksAreReported(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel() // goroutines of the other tests do not count
-			got := failuresOf(t, func(t testing.TB) { x.test(t, lockkeepertest.New(t)) })
+			got := failuresOf(t, func(t testing.TB) { x.test(t, newOn(t, "")) })
 			all := strings.Join(got, "\n")
 			check.That(t, (x.want != "" || len(got) == 0) && strings.Contains(all, x.want), "reported: %q, want %q", got, x.want)
 		})

@@ -40,7 +40,7 @@ func everywhere(t *testing.T, test func(t *testing.T, s *lockkeepertest.Server))
 var environment sync.Mutex
 
 // newOn returns a server at the URL, or an embedded one.
-func newOn(t *testing.T, url string) *lockkeepertest.Server {
+func newOn(t testing.TB, url string) *lockkeepertest.Server {
 	t.Helper()
 	environment.Lock()
 	defer environment.Unlock()
