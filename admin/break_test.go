@@ -207,6 +207,7 @@ func TestBreakWaiterAndAll(t *testing.T) {
 // renewal and a heartbeat; and by Extend, by a release, also of an adopted lease, whose release writes a tombstone, and by an adoption,
 // before and after that.
 func TestBreakWithoutMessage(t *testing.T) {
+	t.Parallel()
 	s := miniredis.RunT(t)
 	s.ClockTTL(true)
 	for _, p := range breakable {
@@ -284,6 +285,7 @@ func TestBreakHolderThatNeverWaited(t *testing.T) {
 
 // TestBreakRedlock checks that a redlock is lost when it is broken on a majority of its servers, and not on one alone.
 func TestBreakRedlock(t *testing.T) {
+	t.Parallel()
 	var ks, ops []*lockkeeper.Keeper
 	for range 3 {
 		s := miniredis.RunT(t)

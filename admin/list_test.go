@@ -297,6 +297,7 @@ func TestListPrefixes(t *testing.T) {
 }
 
 func TestListErrors(t *testing.T) {
+	t.Parallel()
 	s := miniredis.RunT(t)
 	l := newLooker(t, redis.NewClient(&redis.Options{Addr: s.Addr(), MaxRetries: -1}), nil)
 	errOf := func(ctx context.Context, k *lockkeeper.Keeper, opts *admin.ListOptions) (err error) {
@@ -329,6 +330,7 @@ func TestListErrors(t *testing.T) {
 
 // TestListStops checks that a loop that is left sends nothing more, and that the keeper can be closed in it.
 func TestListStops(t *testing.T) {
+	t.Parallel()
 	s := miniredis.RunT(t)
 	l := newLooker(t, redis.NewClient(&redis.Options{Addr: s.Addr()}), nil)
 	for i := range 200 {
@@ -376,6 +378,7 @@ func TestKinds(t *testing.T) {
 
 // A lease that was handed to a waiter lasts for the heartbeat timeout only until it is renewed. Inspect tells it from one in trouble.
 func TestInspectTellsUnconfirmedLeases(t *testing.T) {
+	t.Parallel()
 	rdb := redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()})
 	defer func() { _ = rdb.Close() }()
 	open := func(owner string) (*lockkeeper.Keeper, *fair.Lock) {
@@ -415,6 +418,7 @@ func TestInspectTellsUnconfirmedLeases(t *testing.T) {
 
 // The age of a heartbeat is by the timeout of the waiter's keeper, not of the one that looks.
 func TestHeartbeatAgeIsByTheWaitersTimeout(t *testing.T) {
+	t.Parallel()
 	rdb := redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()})
 	defer func() { _ = rdb.Close() }()
 	open := func(timeout time.Duration) *lockkeeper.Keeper {

@@ -174,11 +174,11 @@ func TestMinUptimeExcludesServerWithDataLoss(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		delay time.Duration
-	}{{"two_holders_without_min_uptime", 0}, {"excluded_with_min_uptime", 7 * time.Second}} {
+	}{{"two_holders_without_min_uptime", 0}, {"excluded_with_min_uptime", 5 * time.Second}} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			s := startServers(t)
-			o := redlock.Options{TTL: 6 * time.Second, ServerTimeout: 200 * time.Millisecond, MinUptime: c.delay, NoRenewal: true}
+			o := redlock.Options{TTL: 4 * time.Second, ServerTimeout: 200 * time.Millisecond, MinUptime: c.delay, NoRenewal: true}
 			a, b := newLock(t, addrsOf(s), o), newLock(t, addrsOf(s), o)
 			ctx := must.Within(t, time.Minute)
 			for _, l := range []*redlock.Lock{a, b} { // until all servers count

@@ -85,15 +85,18 @@ func lingerOnCluster(t *testing.T) {
 	user, password := documentedUser(t, c.Primaries...)
 	p := newLingerer(t, clusterClientOf(t, c, user, password), lockkeeper.ReplicaAck{})
 	writer := newLingerer(t, clusterClientOf(t, c, user, password), lockkeeper.ReplicaAck{})
-	for i := range 10 { // on all primaries
-		l, l2 := p.lock(fmt.Sprint("n", i), time.Second), writer.lock(fmt.Sprint("n", i), 0)
+	const names = 10 // on all primaries
+	for i := range names {
+		l := p.lock(fmt.Sprint("n", i), time.Second)
 		for range 20 {
 			p.does(l.RLock)
 		}
-		writer.does(l2.Lock)
+	}
+	for i := range names {
+		writer.does(writer.lock(fmt.Sprint("n", i), 0).Lock)
 	}
 	check.That(t, p.local.Load() >= 100, "%d of 200 reads were granted inside", p.local.Load())
-	l, l2 := p.lock("moving", 2*time.Second), writer.lock("moving", 0)
+	l, l2 := p.lock("moving", time.Second), writer.lock("moving", 0)
 	for range 2 { // there and back
 		p.does(l.RLock)
 		c.MoveSlot("lock:moving")

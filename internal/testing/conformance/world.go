@@ -171,6 +171,7 @@ func Run(t *testing.T, p Primitive) {
 
 func runCases(t *testing.T, p Primitive, cases []Case) {
 	t.Run("embedded", func(t *testing.T) {
+		t.Parallel() // in virtual time, while the others wait
 		for _, c := range cases {
 			if redistest.All() || c.Real {
 				continue
@@ -193,6 +194,7 @@ func runCases(t *testing.T, p Primitive, cases []Case) {
 		return
 	}
 	t.Run("real", func(t *testing.T) {
+		t.Parallel()
 		redistest.RequireBinary(t)
 		shared := redistest.Start(t, "--databases", strconv.Itoa(len(cases)))
 		t.Run("all", func(t *testing.T) {
@@ -221,7 +223,7 @@ func Main(m *testing.M, p Primitive) {
 		os.Exit(0)
 	}
 	flag.Parse()
-	if err := flag.Set("test.parallel", "32"); err != nil {
+	if err := flag.Set("test.parallel", "48"); err != nil {
 		panic(err)
 	}
 	before := goleak.IgnoreCurrent()
