@@ -129,6 +129,7 @@ func TestWaitingUpgradeIsNoLeak(t *testing.T) {
 
 // TestClosedKeeperIsCollected: a program whose hooks know its leases becomes unreachable with its keeper.
 func TestClosedKeeperIsCollected(t *testing.T) {
+	t.Parallel()
 	type program struct {
 		keeper *lockkeeper.Keeper
 		leases []*lockkeeper.Lease
@@ -148,7 +149,7 @@ func TestClosedKeeperIsCollected(t *testing.T) {
 		return weak.Make(p)
 	}
 	w := run()
-	for end := time.Now().Add(10 * time.Second); w.Value() != nil; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(20 * time.Second); w.Value() != nil; time.Sleep(20 * time.Millisecond) {
 		if runtime.GC(); time.Now().After(end) {
 			t.Fatal("it is still reachable")
 		}

@@ -39,7 +39,7 @@ func (b *Bubble) denySubscriptions() {
 func (b *Bubble) handoff(holder, waiter *lockkeeper.Keeper, meanwhile func()) {
 	b.Helper()
 	lock := func(k *lockkeeper.Keeper) *mutex.Mutex {
-		return must.Get(mutex.New(k, "x", &mutex.Options{TTL: time.Minute}))(b)
+		return must.Get(mutex.New(k, "x", &mutex.Options{TTL: 15 * time.Minute}))(b)
 	}
 	lease := must.Get(lock(holder).Lock(background))(b)
 	got := make(chan *lockkeeper.Lease, 1)
