@@ -13,7 +13,7 @@ import (
 
 // TestClaims runs the example in virtual time, in which commands take none: so it does not depend on the machine.
 func TestClaims(t *testing.T) {
-	w := workload{processes: 4, readers: 2, pause: 5 * time.Millisecond, rewrite: time.Second, length: 3500 * time.Millisecond}
+	w := workload{processes: 4, readers: 2, pause: 5 * time.Millisecond, rewrite: 500 * time.Millisecond, length: 1750 * time.Millisecond}
 	results := map[string]*result{}
 	var all []*result
 	for _, way := range ways {
