@@ -32,6 +32,7 @@ func TestOldAndNewProcessesShareAServer(t *testing.T) {
 		"clients of one kind": {false, false}, "a ClusterClient now": {false, true}, "a ClusterClient before": {true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			var addr string
 			if clusters == [2]bool{false, false} {
 				addr = redistest.Start(t).Addr
