@@ -111,8 +111,9 @@ const (
 	maxPause = time.Second
 	// silence is how long the server may not answer.
 	silence = 10 * time.Second
-	// answerTimeout limits the wait for one answer.
+	// answerTimeout limits the wait for one answer, which may pass the end of --timeout by no more than lateAnswer.
 	answerTimeout = 5 * time.Second
+	lateAnswer    = time.Second
 	// The first notice is printed after firstNotice, and another one every noticeInterval.
 	firstNotice    = time.Second
 	noticeInterval = time.Minute
@@ -139,7 +140,11 @@ func (w *waiter) run(ctx context.Context) error {
 	start := time.Now()
 	answered, nextNotice := start, firstNotice
 	for {
-		err := w.look(ctx)
+		limit := answerTimeout
+		if w.timeout > 0 {
+			limit = min(limit, max(w.timeout-w.waited, lateAnswer))
+		}
+		err := w.look(ctx, limit)
 		w.waited = time.Since(start)
 		over := w.timeout >= 0 && w.waited >= w.timeout
 		switch {
@@ -172,8 +177,8 @@ func (w *waiter) run(ctx context.Context) error {
 }
 
 // look sets busy.
-func (w *waiter) look(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+func (w *waiter) look(ctx context.Context, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	all, err := w.inspect(ctx)
 	if err != nil {

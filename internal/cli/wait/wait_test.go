@@ -111,6 +111,23 @@ func TestWaitEndsWhenFree(t *testing.T) {
 	}
 }
 
+// TestWaitEndsInTimeIfServerHangs: an answer that does not come is not waited for much beyond --timeout.
+func TestWaitEndsInTimeIfServerHangs(t *testing.T) {
+	for timeout, want := range map[time.Duration]time.Duration{0: answerTimeout, 300 * time.Millisecond: lateAnswer, 2 * time.Second: 2 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			w := waiter{name: "x", timeout: timeout, notices: new(strings.Builder)}
+			w.inspect = func(ctx context.Context) ([]*admin.LockState, error) {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			start := time.Now()
+			err := w.run(t.Context())
+			took := time.Since(start)
+			check.That(t, errors.Is(err, context.DeadlineExceeded) && took == want, "--timeout %v: %v after %v, want %v", timeout, err, took, want)
+		})
+	}
+}
+
 func TestWaitEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 2500*time.Millisecond)
