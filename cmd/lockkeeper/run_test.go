@@ -55,6 +55,10 @@ func TestRedlockUsesMajority(t *testing.T) {
 	run("x", "--", "sh", "-c", "exit 7").ends(7)
 	servers[2].Close()
 	run("x", "--", "true").ends(exit.Unreachable, "no majority of the servers", "server 1: agreed", "server 3: dial tcp")
+
+	args[3] = "--wait=1500ms" // the first server says that the lock is free, but that is not for one server to say
+	c := run("x", "--", "true").ends(exit.Unreachable, "no answer from Redis: ")
+	check.That(t, !strings.Contains(c.err.String(), "it is free"), "%s", c.err.String())
 }
 
 // Commands that run, and whether others can run beside them.

@@ -159,16 +159,28 @@ func (o *options) validateKind(isSet func(flag string) bool) error {
 // firstHolder reads one of the holders of a lock, or none, and how many there are.
 type firstHolder func(ctx context.Context) (list []lockkeeper.Holder, total int, err error)
 
-// firstHolder returns what reads the first holder of the lock; of a redlock, at the first server.
-func (o *options) firstHolder(k *lockkeeper.Keeper, name string) (firstHolder, error) {
+// firstHolder returns what reads the first holder of the lock.
+func (o *options) firstHolder(ks []*lockkeeper.Keeper, name string) (firstHolder, error) {
 	kind := o.kind
 	switch {
+	case kind == "redlock":
+		l, err := redlock.New(ks, name, nil)
+		if err != nil {
+			return nil, err
+		}
+		return func(ctx context.Context) ([]lockkeeper.Holder, int, error) {
+			h, held, err := l.Holder(ctx)
+			if err != nil || !held {
+				return nil, 0, err
+			}
+			return []lockkeeper.Holder{h}, 1, nil
+		}, nil
 	case kind == "read", kind == "write":
 		kind = "rwlock"
 	case kind == "semaphore" && o.per > 0:
 		kind = "ratelimit"
 	}
-	lock, err := views.LockOf(access.ServerOf(k), kind, name)
+	lock, err := views.LockOf(access.ServerOf(ks[0]), kind, name)
 	if err != nil {
 		return nil, err
 	}

@@ -208,8 +208,8 @@ func (o *options) validateOnce(isSet func(flag string) bool) error {
 	if o.oncePer <= 0 {
 		return exit.Usagef("--once-per %v: the period must be positive", o.oncePer)
 	}
-	if o.kind != "mutex" {
-		return exit.Usagef("--once-per cannot be used with --kind %s", o.kind)
+	if isSet("kind") {
+		return exit.Usagef("--kind %s cannot be used with --once-per: a job is a kind of its own, and no lock of the same name excludes it", o.kind)
 	}
 	for _, flag := range []string{"try", "no-wait", "wait", "max-lifetime"} {
 		if isSet(flag) {
@@ -250,7 +250,7 @@ func (o *options) run(c *cobra.Command, name string, command []string) error {
 	if err != nil {
 		return err
 	}
-	first, err := o.firstHolder(ks[0], name)
+	first, err := o.firstHolder(ks, name)
 	if err != nil {
 		return err
 	}
