@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
@@ -46,15 +47,26 @@ func (f *Flags) Register(c *cobra.Command, what string) {
 
 // Target parses the URL of a command that uses one deployment. It is no method, for the same reason as [redisurl.Parse].
 func Target(f *Flags) (*redisurl.Target, error) {
-	var raw string
-	switch len(f.URLs) {
-	case 0:
-	case 1:
-		raw = f.URLs[0]
-	default:
+	if len(f.URLs) > 1 {
 		return nil, exit.Usagef("--redis is given %d times: this command uses one deployment at a time", len(f.URLs))
 	}
-	return redisurl.Parse(raw, f.Credentials)
+	urls, err := f.urls()
+	if err != nil {
+		return nil, err
+	}
+	return redisurl.Parse(urls[0], f.Credentials)
+}
+
+// urls returns those of --redis, or an empty one, which stands for the default. None that is given may be empty, or a command whose variable is
+// not set would use the default.
+func (f *Flags) urls() ([]string, error) {
+	if len(f.URLs) == 0 {
+		return []string{""}, nil
+	}
+	if slices.Contains(f.URLs, "") {
+		return nil, exit.Usagef("--redis is empty; leave it out for $REDIS_URL, or for %s", redisurl.Default)
+	}
+	return f.URLs, nil
 }
 
 // Connection is a keeper of one deployment, with its client.
@@ -81,11 +93,11 @@ func (f *Flags) options() *lockkeeper.Options {
 
 // OpenAll returns a connection to each of the URLs, or to the default, for a command that waits and holds. It does no I/O.
 func (f *Flags) OpenAll() ([]*Connection, error) {
-	var all []*Connection
-	urls := f.URLs
-	if len(urls) == 0 {
-		urls = []string{""}
+	urls, err := f.urls()
+	if err != nil {
+		return nil, err
 	}
+	var all []*Connection
 	for _, raw := range urls {
 		c, err := f.openURL(raw)
 		if err != nil {
