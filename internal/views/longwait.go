@@ -116,14 +116,14 @@ func (w *longWait) log() {
 	ctx, cancel := context.WithTimeout(s.Closing(), w.of.Bound)
 	defer cancel()
 	list, total, err := w.holders(ctx, maxDescribed)
-	args := []any{"kind", l.Kind(), "name", l.Name(), "waited", time.Since(w.began), "holders", total}
+	args := []any{"kind", l.Kind(), "name", l.Name(), "waited", time.Since(w.began)}
 	switch {
 	case s.Closing().Err() != nil:
 		return
 	case err != nil:
 		args = append(args, "error", err)
 	default:
-		args = append(args, "held_by", describe(list, total))
+		args = append(args, "holders", total, "held_by", describe(list, total))
 	}
 	s.Config.Log.Warn("lockkeeper: a call has been waiting for a long time", args...)
 }
