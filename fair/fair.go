@@ -67,8 +67,7 @@ func (l *Lock) Key() string { return l.lock.Key() }
 func (l *Lock) Shares() bool { return false }
 
 // Lock queues until it is the caller's turn, until ctx ends, or until the keeper's retry policy gives up, and returns the lease.
-// Requests are granted in the order in which the server queued them. The first wait of a keeper subscribes before its request
-// is queued, which takes one round trip more. Package [lockkeeper] documents the errors.
+// Requests are granted in the order in which the server queued them. Package [lockkeeper] documents the errors.
 func (l *Lock) Lock(ctx context.Context) (*lockkeeper.Lease, error) {
 	return access.Lease[lockkeeper.Lease](l.lock.Acquire(ctx, keeper.Terms{}))
 }

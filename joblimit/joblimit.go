@@ -84,7 +84,7 @@ type PostponedError struct {
 
 // Error implements error.
 func (e *PostponedError) Error() string {
-	return fmt.Sprintf("job postponed by %v: %v", e.RetryAfter.Round(time.Millisecond), e.Err)
+	return fmt.Sprintf("lockkeeper: job postponed by %v: %v", e.RetryAfter.Round(time.Millisecond), e.Err)
 }
 
 // Unwrap returns Err.
