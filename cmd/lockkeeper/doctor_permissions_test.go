@@ -33,7 +33,8 @@ func testMissingPermissions(t *testing.T, dry ...string) {
 		others string // checks that fail as well
 	}{
 		"all":            {reading, 0, "ok", how, ""},
-		"no_reading":     {"", 0, "ok", how, "eviction memory persistence replicas idle-timeout foreign-keys"},
+		"no_reading":     {"", 0, "ok", how, "eviction memory persistence replicas foreign-keys"},
+		"no_config":      {"+info +script|load +scan ", 0, "ok", how, "persistence"},
 		"no_set":         {reading + "-set", 2, "error", "+set", "lock"},
 		"no_scripts":     {reading + "-eval -evalsha", 2, "error", "", "scripts lock"},
 		"no_publish":     {reading + "-publish", 1, "warning", "+publish", "pubsub lock"},
@@ -66,7 +67,6 @@ func testMissingPermissions(t *testing.T, dry ...string) {
 			case "no_reading":
 				r.want("permissions", "ok", "+info, which is needed for ReplicaAck.Majority and redlock.Options.MinUptime")
 				r.want("eviction", "unknown", "+info")
-				r.want("idle-timeout", "unknown", "+config|get")
 				r.want("foreign-keys", "unknown", "+scan")
 			case "no_publish":
 				r.want("lock", "warning", "only 0 wake-ups")

@@ -59,7 +59,7 @@ type report struct {
 
 // checks are the names of the checks, in the order of the report.
 var checks = []string{
-	"connection", "sentinel", "cluster", "version", "role", "eviction", "memory", "persistence", "replicas", "idle-timeout",
+	"connection", "sentinel", "cluster", "version", "role", "eviction", "memory", "persistence", "replicas",
 	"permissions", "pubsub", "scripts", "foreign-keys", "clock", "latency", "client-timeouts", "lock",
 }
 
@@ -77,7 +77,6 @@ const checksHelp = `  connection       a server does not answer; nothing else of
                    snapshot failed, and writes are refused
   replicas         too few for writes; one is not in step, there is none, or
                    min-replicas-to-write is off (warnings)
-  idle-timeout     timeout is no longer than a heartbeat of 2s (a warning)
   permissions      one is missing, by ACL DRYRUN or else by trying; a warning for those to
                    publish and subscribe; those that only an option needs are listed
   pubsub           the user may not publish or subscribe (a warning), or a message to
@@ -99,7 +98,7 @@ const checksHelp = `  connection       a server does not answer; nothing else of
 var docsSection = map[string]string{
 	"connection": "doctor", "sentinel": "settings", "cluster": "settings", "version": "settings", "role": "settings",
 	"eviction": "settings", "memory": "settings", "persistence": "settings", "replicas": "settings",
-	"idle-timeout": "settings", "permissions": "permissions", "pubsub": "permissions", "scripts": "doctor", "foreign-keys": "doctor",
+	"permissions": "permissions", "pubsub": "permissions", "scripts": "doctor", "foreign-keys": "doctor",
 	"clock": "settings", "latency": "doctor", "client-timeouts": "doctor", "lock": "doctor",
 }
 

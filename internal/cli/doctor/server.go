@@ -7,9 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -73,7 +71,7 @@ func (n *node) checkServer(ctx context.Context) {
 		}
 	}
 	s.config = map[string]string{}
-	for _, name := range []string{"maxmemory-policy", "appendfsync", "save", "stop-writes-on-bgsave-error", "min-replicas-to-write", "timeout"} {
+	for _, name := range []string{"maxmemory-policy", "appendfsync", "save", "stop-writes-on-bgsave-error", "min-replicas-to-write"} {
 		// One at a time, because the client takes one parameter.
 		got, err := n.client.ConfigGet(ctx, name).Result()
 		if err != nil {
@@ -93,7 +91,6 @@ func (n *node) checkServer(ctx context.Context) {
 	if !s.isReplica() {
 		n.add(n, "replicas", s.replicas(kind))
 	}
-	n.add(n, "idle-timeout", s.idleTimeout())
 }
 
 // hello takes the fields from the reply of HELLO, for users who lack the permission for INFO.
@@ -290,19 +287,4 @@ func (s serverInfo) replicas(kind string) finding {
 		return finding{Status: statusWarning, Detail: detail + ": a primary that is partitioned from its replicas continues to grant locks", Advice: "set min-replicas-to-write 1 and min-replicas-max-lag 10"}
 	}
 	return finding{Detail: detail}
-}
-
-func (s serverInfo) idleTimeout() finding {
-	seconds, err := number(s.configValue("timeout"))
-	if err != nil {
-		return unavailable("+config|get", err)
-	}
-	d := time.Duration(seconds) * time.Second
-	switch {
-	case d == 0:
-		return finding{Detail: "timeout 0: idle connections are not closed"}
-	case d <= protocol.DefaultHeartbeatInterval:
-		return finding{Status: statusWarning, Detail: fmt.Sprintf("timeout %d: idle connections are closed after %v", seconds, d), Advice: fmt.Sprintf("set timeout to 0, or to more than the heartbeat interval (%v)", protocol.DefaultHeartbeatInterval)}
-	}
-	return finding{Detail: fmt.Sprintf("timeout %d: idle connections are closed after %v", seconds, d)}
 }
