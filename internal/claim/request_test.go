@@ -1,6 +1,7 @@
 package claim
 
 import (
+	"fmt"
 	"testing"
 	"time"
 )
@@ -26,6 +27,12 @@ func TestRequest(t *testing.T) {
 		{20_000, granted.e, Asking, "Ask AskGeneral"}, // too late
 		{20_001, inDoubt, Releasing, "Deliver Release StopTimer"},
 	}, hasReason(ByError), hasTombstone(true))
+	for _, m := range []Mode{Try, Wait} {
+		check(t, fmt.Sprint("a grant comes too late, and the retry policy repeats no more, in mode ", m), New(m, false, false), []step{
+			called,
+			{20_000, Event{Kind: Replied, Code: Granted, Sent: at(0), Exhausted: true}, Releasing, "Deliver Release StopTimer"},
+		}, hasReason(ByLateness))
+	}
 	check(t, "cancelled before a pipeline took the call", New(Wait, false, false), []step{
 		called,
 		{1, Event{Kind: Cancelled, Withdrawn: true}, Over, "Deliver Finished StopTimer"},
