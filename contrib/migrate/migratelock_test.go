@@ -4,6 +4,7 @@ import (
 	"database/sql"
 	"errors"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -45,11 +46,13 @@ func wants(t *testing.T, err, want error) {
 type hooked struct {
 	database.Driver
 	lock, unlock func() error                  // instead of those of the driver
+	close        func() error                  // likewise
 	setVersion   func(version int, dirty bool) // after SetVersion
 }
 
 func (h *hooked) Lock() error   { return h.lock() }
 func (h *hooked) Unlock() error { return h.unlock() }
+func (h *hooked) Close() error  { return h.close() }
 
 func (h *hooked) SetVersion(version int, dirty bool) error {
 	defer h.setVersion(version, dirty)
@@ -88,7 +91,7 @@ func start(t *testing.T, s *lockkeepertest.Server, dir string, ttl, timeout time
 	t.Cleanup(func() { _ = db.Close() })
 	own, err := sqlite.WithInstance(db, &sqlite.Config{})
 	must(t, err)
-	p := &process{own: &hooked{own, own.Lock, own.Unlock, func(int, bool) {}}}
+	p := &process{own: &hooked{own, own.Lock, own.Unlock, own.Close, func(int, bool) {}}}
 	p.keeper = s.Keeper(t, &lockkeeper.Options{Hooks: p.events.Hooks()})
 	lock, err := fair.New(p.keeper, name, &fair.Options{TTL: ttl})
 	must(t, err)
@@ -356,6 +359,31 @@ func TestClose(t *testing.T) {
 		must(t, errors.Join(a.Close())) // it holds the lock
 		s.RequireFree(t, name)
 	})
+}
+
+// TestCloseReturnsAllThatWentWrong: the driver cannot be closed, or the lock is lost, or both.
+func TestCloseReturnsAllThatWentWrong(t *testing.T) {
+	failure := errors.New("the database is gone")
+	for _, want := range [][]error{{failure}, {lockkeeper.ErrLost}, {failure, lockkeeper.ErrLost}} {
+		bubble(t, func(t *testing.T, s *lockkeepertest.Server, dir string) {
+			a := start(t, s, dir, 0, 0)
+			must(t, a.driver.Lock())
+			own := a.own.close
+			if slices.Contains(want, failure) {
+				a.own.close = func() error { return errors.Join(failure, own()) }
+			}
+			if slices.Contains(want, lockkeeper.ErrLost) {
+				s.LoseLease(t, name)
+			}
+			err := a.driver.Close()
+			for _, each := range []error{failure, lockkeeper.ErrLost} {
+				if errors.Is(err, each) != slices.Contains(want, each) {
+					t.Errorf("%v, want %v", err, want)
+				}
+			}
+			s.RequireFree(t, name)
+		})
+	}
 }
 
 func TestOpenSharesTheLock(t *testing.T) {
