@@ -288,6 +288,47 @@ func TestElectorStepsDownWhenLeaseIsLost(t *testing.T) {
 	})
 }
 
+// TestSkippedJobIsLoggedUnlessItRunsElsewhere: gocron skips a job whatever the error of Lock, and only the log tells an outage from
+// another scheduler.
+func TestSkippedJobIsLoggedUnlessItRunsElsewhere(t *testing.T) {
+	bubble(t, func(t *world) {
+		var log strings.Builder
+		l := must(gocronlock.NewLocker(t.s.Keeper(t, nil), time.Hour, &gocronlock.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}))
+		lock := must(t.locker(time.Hour, nil).Lock(t.Context(), "x"))
+		_, err := l.Lock(t.Context(), "x")
+		t.requireError(err, lockkeeper.ErrNotAcquired)
+		if log.Len() > 0 {
+			t.Errorf("logged of a job that runs elsewhere: %s", &log)
+		}
+		t.requireError(lock.Unlock(t.Context()), nil)
+		t.s.Unreachable()
+		_, err = l.Lock(t.Context(), "x")
+		t.requireError(err, lockkeeper.ErrUnavailable)
+		t.s.Restore()
+		_, err = l.Lock(t.Context(), strings.Repeat("y", 2000))
+		t.requireError(err, lockkeeper.ErrInvalid)
+		for _, want := range []string{"msg=\"job skipped\" job=x error=", "msg=\"job skipped\" job=yyy"} {
+			if !strings.Contains(log.String(), want) {
+				t.Errorf("not logged: %s\n%s", want, &log)
+			}
+		}
+	})
+}
+
+// TestLossIsLoggedWithoutOnLost: nothing else need be set to learn of a loss.
+func TestLossIsLoggedWithoutOnLost(t *testing.T) {
+	bubble(t, func(t *world) {
+		var log strings.Builder
+		l := must(gocronlock.NewLocker(t.s.Keeper(t, nil), time.Hour, &gocronlock.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}))
+		lock := must(l.Lock(t.Context(), "x"))
+		t.s.LoseLease(t, "gocron:x")
+		t.requireError(lock.Unlock(t.Context()), lockkeeper.ErrLost)
+		if !strings.Contains(log.String(), "msg=\"lease lost") || !strings.Contains(log.String(), "job=x") {
+			t.Errorf("the log:\n%s", &log)
+		}
+	})
+}
+
 func TestOutageSkipsJobAndDoesNotBlockElector(t *testing.T) {
 	bubble(t, func(t *world) {
 		t.s.Unreachable()
