@@ -322,11 +322,19 @@ func TestModesAndConversions(t *testing.T) {
 			t.Helper()
 			o.require(t, []string{"leases.held"}, map[string]string{"leases.held{kind=rwlock,mode=" + mode + "}": "1"})
 		}
+		requireSpan := func(mode string) {
+			t.Helper()
+			if got := text(o.last(t, "lockkeeper.acquire").Attributes(), " "); !strings.HasPrefix(got, "kind=rwlock name=a mode="+mode+" ") {
+				t.Errorf("%s, want mode %s", got, mode)
+			}
+		}
 		l := must(rwlock.New(o.keeper(t, s, nil), "a", nil))
 		lease := must(l.RLock(ctx))
 		requireHeld("read")
+		requireSpan("read")
 		must(0, l.Upgrade(ctx, lease))
 		requireHeld("write")
+		requireSpan("write")
 		must(0, l.Downgrade(ctx, lease))
 		requireHeld("read")
 		must(0, lease.Release(ctx))
