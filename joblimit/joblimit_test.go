@@ -113,7 +113,10 @@ func TestRateSaysWhenPermitReturns(t *testing.T) {
 		time.Sleep(p.RetryAfter)
 		must.OK(t, l.Do(t.Context(), "a", nothing))
 		requirePostponed(t, l, "a", time.Second, 12*time.Second)
-		time.Sleep(time.Minute) // until all permits have returned
+		soon := must.Get(joblimit.Rate(s.Keeper(t, nil), 1, 100*time.Millisecond, nil))(t)
+		must.OK(t, soon.Do(t.Context(), "b", nothing))
+		requirePostponed(t, soon, "b", time.Second, 1500*time.Millisecond) // by RetryAfter at least
+		time.Sleep(time.Minute)                                            // until all permits have returned
 	})
 }
 
@@ -283,6 +286,7 @@ func TestInvalidOptionsAndKeys(t *testing.T) {
 	for says, err := range map[string]error{
 		"MaxWait":                              exclusive(joblimit.Options{MaxWait: -1}),
 		"RetryAfter":                           exclusive(joblimit.Options{RetryAfter: -1}),
+		"RetryAfter 24h0m0.000000001s":         exclusive(joblimit.Options{RetryAfter: 24*time.Hour + 1}),
 		"TTL 1ms":                              exclusive(joblimit.Options{TTL: time.Millisecond}),
 		"limit":                                rate(0, time.Second, nil),
 		"window":                               rate(1, time.Millisecond, nil),
@@ -297,4 +301,5 @@ func TestInvalidOptionsAndKeys(t *testing.T) {
 	} {
 		check.That(t, errors.Is(err, lockkeeper.ErrInvalid) && strings.Contains(err.Error(), says), "%s: %v", says, err)
 	}
+	must.OK(t, exclusive(joblimit.Options{RetryAfter: 24 * time.Hour})) // the longest
 }
