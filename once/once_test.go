@@ -180,18 +180,18 @@ func TestKeyWithoutExpiry(t *testing.T) {
 			value   string
 			want    once.Outcome
 			in      time.Duration
-			expires bool
+			expires time.Duration // of the key after Do; 0: it has no expiry
 		}{
-			{"done:x", once.Done, time.Hour, true},
-			{"x", once.Running, ttl, false},                        // another library's
-			{"k:1:5000.5000", once.Running, 5 * time.Second, true}, // a lease whose ttl is another one
+			{"done:x", once.Done, time.Hour, time.Hour},
+			{"x", once.Running, ttl, 0},                                       // another library's
+			{"k:1:5000.5000", once.Running, 5 * time.Second, 5 * time.Second}, // a lease whose ttl is another one
 		} {
 			must.OK(t, s.Mini.Set(key, x.value))
 			r, err := o.Status(ctx)
 			check.That(t, err == nil && r.Outcome == x.want && r.Next.After(time.Now()), "Status of %q: %v, %v", x.value, r, err)
 			r, err = o.Do(ctx, func(context.Context, uint64) error { return errors.New("it ran") })
 			check.That(t, err == nil && r.Outcome == x.want && time.Until(r.Next).Round(time.Second) == x.in, "Do of %q: %v, %v", x.value, r, err)
-			check.That(t, s.Mini.TTL(key) > 0 == x.expires, "%q: left for %v", x.value, s.Mini.TTL(key))
+			check.That(t, s.Mini.TTL(key).Round(time.Second) == x.expires, "%q: left for %v, want %v", x.value, s.Mini.TTL(key), x.expires)
 		}
 		time.Sleep(5 * time.Second)
 		p.runJob(o, 0, nil, once.Ran)
