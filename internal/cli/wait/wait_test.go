@@ -64,6 +64,16 @@ func failing(d time.Duration, err error) func(time.Duration) (*admin.LockState, 
 	}
 }
 
+// silentFor is in a state, but asking for it fails from then on for d.
+func silentFor(d, from time.Duration, state func(time.Duration) (*admin.LockState, error)) func(time.Duration) (*admin.LockState, error) {
+	return func(after time.Duration) (*admin.LockState, error) {
+		if after >= from && after < from+d {
+			return nil, lockkeeper.ErrUnavailable
+		}
+		return state(after)
+	}
+}
+
 func TestWaitEndsWhenFree(t *testing.T) {
 	for name, c := range map[string]struct {
 		state   func(time.Duration) (*admin.LockState, error)
@@ -84,6 +94,7 @@ func TestWaitEndsWhenFree(t *testing.T) {
 		"no_server":       {failing(time.Hour, lockkeeper.ErrUnavailable), false, -1, silence, -1, 1},
 		"no_server_once":  {failing(time.Hour, lockkeeper.ErrUnavailable), false, 0, 0, -1, 0},
 		"short_outage":    {failing(8*time.Second, lockkeeper.ErrUnavailable), false, -1, 8 * time.Second, 0, 1},
+		"later_outage":    {silentFor(8*time.Second, 20*time.Second, heldFor(35*time.Second)), false, -1, 35 * time.Second, 0, 1},
 		"without_expiry":  {leased(3*time.Second, never), false, -1, 3 * time.Second, 0, 1},
 		"expires_at_once": {leased(700*time.Millisecond, crashed), false, -1, 700 * time.Millisecond, 0, 0},
 	} {
