@@ -372,6 +372,33 @@ func TestBreakOnce(t *testing.T) {
 	check.That(t, r.Outcome == once.None, "after the break: %+v", r)
 }
 
+// TestBreakWhoseAnswerIsLostIsCounted: the command is sent again, and finds nothing any more.
+func TestBreakWhoseAnswerIsLostIsCounted(t *testing.T) {
+	s := miniredis.RunT(t)
+	for _, p := range breakable {
+		t.Run(string(p.kind), func(t *testing.T) {
+			t.Cleanup(s.FlushAll)
+			ops, network := behind(t, s, nil)
+			p.breaks(ops, withToken(p.try(onEmbedded(t, s)).Token())) // so that the server has the script
+			lease := p.try(onEmbedded(t, s))
+			w := p.wait(onEmbedded(t, s))
+			for _, what := range []string{"waiter", "holder"} {
+				network.Break("broken", 1, faultnet.CutReply)
+				token := lease.Token()
+				if what == "waiter" {
+					token = must(admin.Inspect(background, ops.Keeper, p.kind, "x")).Waiters[0].Token
+				}
+				b := p.breaks(ops, withToken(token))
+				check.That(t, len(b.Holders)+len(b.Waiters) == 1, "the %s: %+v", what, b)
+			}
+			<-w.done
+			isBroken(t, w.err, lockkeeper.ErrNotAcquired)
+			<-lease.Done()
+			isBroken(t, lease.Err(), lockkeeper.ErrLost)
+		})
+	}
+}
+
 // TestBreakForeign checks that the key of another library is deleted, if it is a lock.
 func TestBreakForeign(t *testing.T) {
 	s := miniredis.RunT(t)
