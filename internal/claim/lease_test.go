@@ -15,6 +15,10 @@ func TestRefusedLeaseEndsWithinReasonTimeout(t *testing.T) {
 		{3_240, Event{Kind: Extended, Code: Granted, Sent: at(3_150), TTL: 20_000}, Gone, ""},
 		{3_400, Event{Kind: Timer}, Lost, "End StopTimer"},
 	}, hasReason(ByServer))
+	check(t, "and at its deadline all the same, if that comes first", after(held(), due), []step{
+		{9_800, Event{Kind: Renewed, Code: Denied, Sent: at(3_127), TTL: 10_000}, Gone, "AskBreaker Timer=9898"},
+		{9_898, Event{Kind: Timer}, Lost, "End StopTimer"},
+	}, hasReason(ByServer))
 }
 
 func TestExtend(t *testing.T) {
