@@ -3,11 +3,13 @@ package keeper
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/lockkeeper/lockkeeper/internal/pubsub"
 	"github.com/lockkeeper/lockkeeper/internal/server"
+	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/growth"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
@@ -55,4 +57,30 @@ func abandonTurns(w *localQueues, callers, others int) time.Duration {
 func TestAbandonedTurnIsCheapInALongQueue(t *testing.T) {
 	w := offline(t)
 	growth.AtMost(t, 10, func() time.Duration { return abandonTurns(w, 300, 10) }, func() time.Duration { return abandonTurns(w, 300, 100_000) })
+}
+
+// exhausted is a Judge of servers that have not answered for so long that the retry policy gives up.
+type exhausted struct{ answers }
+
+func (exhausted) Exhausted(time.Time, time.Time) error { return server.ErrUnavailable }
+
+// TestCallerWhoseTurnComesTooLateHandsItOn checks that the next caller gets the turn of one for whom the retry policy has given up.
+func TestCallerWhoseTurnComesTooLateHandsItOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := offline(t)
+		_, err := w.Wait(t.Context(), "x", answers{})
+		must.OK(t, err)
+		errs := make(chan error, 2)
+		for _, j := range []Judge{exhausted{}, answers{}} {
+			go func() {
+				_, err := w.Wait(t.Context(), "x", j)
+				errs <- err
+			}()
+			synctest.Wait() // until it is queued
+		}
+		w.Leave("x")
+		check.Is(t, <-errs, server.ErrUnavailable, "the first caller")
+		check.Is(t, must.Receive(t, errs, time.Minute, "the next caller's turn"), nil, "the next caller")
+		w.Leave("x")
+	})
 }
