@@ -284,7 +284,9 @@ func pair(t *testing.T) (s *lockkeepertest.Server, a, b *ratelimit.Limiter) {
 	return s, open(), open()
 }
 
-func requireAvailable(t *testing.T, l *ratelimit.Limiter, want int) {
+func requireAvailable(t *testing.T, l interface {
+	Available(ctx context.Context) (int, error)
+}, want int) {
 	t.Helper()
 	n, err := l.Available(t.Context())
 	must.That(t, n == want && err == nil, "%d permits are available, %v; want %d", n, err, want)
@@ -320,6 +322,34 @@ func TestSetLimitOfLongWindow(t *testing.T) {
 		r, err := l.Allow(t.Context())
 		check.That(t, err == nil && !r.Allowed && r.Limit == 2, "within a window of two permits under a limit of two: %+v, %v", r, err)
 	})
+}
+
+// TestCallCountsForAWindow: however short the lease was under which the permit was taken.
+func TestCallCountsForAWindow(t *testing.T) {
+	type limiter interface {
+		Do(ctx context.Context, fn func(ctx context.Context, fence uint64) error) error
+		Available(ctx context.Context) (int, error)
+	}
+	for kind, open := range map[string]func(k *lockkeeper.Keeper) (limiter, error){
+		"Limiter": func(k *lockkeeper.Keeper) (limiter, error) { return ratelimit.New(k, "api", 2, time.Minute, nil) },
+		"ConcurrentLimiter": func(k *lockkeeper.Keeper) (limiter, error) {
+			return ratelimit.NewConcurrent(k, "api", 2, time.Minute, 2, &ratelimit.ConcurrentOptions{TTL: time.Second})
+		},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := must.Get(open(lockkeepertest.New(t).Keeper(t, nil)))(t)
+				call := func() { must.OK(t, l.Do(t.Context(), func(context.Context, uint64) error { return nil })) }
+				call()
+				time.Sleep(100 * time.Second) // the key expires soon, unless the next call keeps it
+				call()
+				time.Sleep(time.Minute - 2*time.Millisecond)
+				requireAvailable(t, l, 1)
+				time.Sleep(4 * time.Millisecond)
+				requireAvailable(t, l, 2)
+			})
+		})
+	}
 }
 
 func requirePause(t *testing.T, l *ratelimit.Limiter, d time.Duration) {
