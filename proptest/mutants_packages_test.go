@@ -1,7 +1,8 @@
 package proptest
 
 // packageMutants are deliberate bugs that the tests of a package have to find: of what a keeper concludes from answers and their absence, of
-// the subscriptions of a Cluster over minutes, and of adapters and the command when two things end together.
+// the subscriptions of a Cluster over minutes, of adapters and the command when two things end together, and, at the end, bugs that one test
+// alone finds.
 var packageMutants = []mutant{
 	{"an answer older than allowed counts as recent", "internal/server/outage.go", " || now.Sub(a.Last) > maxAge {", " {", "internal/server tests/TestOutage"},
 	{"an answer counts as recent for twice its allowed age", "internal/server/outage.go", "now.Sub(a.Last) > maxAge", "now.Sub(a.Last) > 2*maxAge", "internal/server tests/TestOutage"},
@@ -125,4 +126,22 @@ var packageMutants = []mutant{
 	{"a job is not snoozed if its context ends as it is refused", "contrib/river/riverlock.go", "errors.As(err, &p) {", "errors.As(err, &p) && ctx.Err() == nil {", "contrib/river tests/TestEndsWhileRefused"},
 	{"a job that ended with its context is snoozed", "contrib/river/riverlock.go", "		return err\n	})", "		if errors.Is(err, context.Canceled) {\n			return fmt.Errorf(\"%w: %w\", river.JobSnooze(0), err)\n		}\n		return err\n	})", "contrib/river tests/TestFails"},
 	{"a task whose context ends as it is refused has failed", "contrib/asynq/asynqlock.go", "				p := isPostponed(err)\n", "				if ctx.Err() != nil {\n					return ctx.Err()\n				}\n				p := isPostponed(err)\n", "contrib/asynq tests/TestEndsWhileRefused"},
+	{"a record without an expiry is kept for the ttl of a lease", "once/once.go", "o.lock.Keep(ctx, found.Token, o.period)", "o.lock.Keep(ctx, found.Token, o.lock.Spec().TTL)", "once tests/TestKeyWithoutExpiry"},
+	{"a job is postponed by less than RetryAfter if its permit returns sooner", "joblimit/joblimit.go", "		d = max(d, none.after)\n", "		d = none.after\n", "joblimit tests/TestRateSaysWhenPermitReturns"},
+	{"a long wait ends with the first look that is not answered", "internal/cli/wait/wait.go", "			answered = time.Now()\n", "			_ = answered\n", "internal/cli/wait tests/TestWaitEndsWhenFree"},
+	{"a break whose answer was lost is not counted", "internal/views/break.go", "	if r.Code == lua.Refused && inDoubt {", "	if r.Code == lua.Refused && inDoubt && r.Notified {", "admin tests/TestBreakWhoseAnswerIsLost"},
+	{"a lease that the server has refused is believed beyond its deadline", "internal/claim/lease.go", "	c.deadline = min(c.deadline, now.Add(ReasonTimeout))", "	c.deadline = now.Add(ReasonTimeout)", "internal/claim tests/TestRefusedLease"},
+	{"a late grant is asked for again though the retry policy repeats no more", "internal/claim/request.go", "c.failedTry() || e.Exhausted ||", "c.failedTry() ||", "internal/claim tests/TestRequest"},
+	{"a caller whose turn comes too late keeps the turn", "internal/keeper/local.go", "				w.Leave(key)\n				return Turn{}, err\n", "				return Turn{}, err\n", "internal/keeper tests/TestCallerWhoseTurnComesTooLate"},
+	{"an upgrade that has failed keeps others from upgrading", "internal/share/share.go", "	defer h.endUpgrade()\n", "", "rwlock tests/TestUpgradeOfSharedRead"},
+	{"the error of a driver that cannot be closed hides the loss of its lock", "contrib/migrate/migratelock.go", "	return join(err, release(lease))\n", "	_ = release(lease)\n	return err\n", "contrib/migrate tests/TestCloseReturns"},
+	{"a job that is skipped in an outage is not logged", "contrib/gocron/locker.go", "	log.Error(\"job skipped\", \"error\", h.err)\n", "", "contrib/gocron tests/TestSkippedJob"},
+	{"a span does not say whether it is of a read or a write", "otellockkeeper/instrument.go", "	if e.Mode != \"\" {\n", "	if false {\n", "otellockkeeper tests/TestModes"},
+	{"what was taken by the clock is forgotten when the lease ends", "lua/fast/both_acquire.lua", "local keep = math.max(ttl, window_ms + math.min(window_ms, 60000)) + 1000", "local keep = ttl + 1000", "ratelimit tests/TestCallCountsForAWindow"},
+	{"a pause does not count in when all permits have returned", "lua/policy/window.lua", "math.min(return_in(run, newest), run.per + 1) or 0, run.pause_left)", "math.min(return_in(run, newest), run.per + 1) or 0, 0)", "ratelimit tests/TestPauseHoldsBack"},
+	{"blocks stay small after a refusal", "internal/ahead/stock.go", "	if s.most > 0 && size >= s.most {", "	if s.most > 0 && size > s.most {", "internal/ahead tests/TestStockRefused"},
+	{"several leases of which one was lost are released", "leases.go", "		case errors.Is(e, ErrLost):\n", "		case errors.Is(e, ErrLost) && err == nil:\n", "root tests/TestLockAllIsLostWithOne"},
+	{"who has led for long campaigns again after the longest pause", "election/election.go", "time.Since(began) >= e.o.MaxBackoff", "time.Since(began) < 0", "election tests/TestLeadReturns"},
+	{"a permit returns before the body of its response is closed", "ratelimit/httplimit/transport.go", "	err := b.ReadCloser.Close() // first: the release of a lease ends the request's context\n	release(b.lease)\n	return err\n", "	release(b.lease)\n	return b.ReadCloser.Close()\n", "ratelimit/httplimit tests/TestLeaseOfRequest"},
+	{"after a full last page comes an empty one", "inspector/seen.go", "max(1, (total+perPage-1)/perPage)", "total/perPage+1", "inspector tests/TestLongListIsPaged"},
 }
