@@ -144,4 +144,5 @@ var packageMutants = []mutant{
 	{"who has led for long campaigns again after the longest pause", "election/election.go", "time.Since(began) >= e.o.MaxBackoff", "time.Since(began) < 0", "election tests/TestLeadReturns"},
 	{"a permit returns before the body of its response is closed", "ratelimit/httplimit/transport.go", "	err := b.ReadCloser.Close() // first: the release of a lease ends the request's context\n	release(b.lease)\n	return err\n", "	release(b.lease)\n	return b.ReadCloser.Close()\n", "ratelimit/httplimit tests/TestLeaseOfRequest"},
 	{"after a full last page comes an empty one", "inspector/seen.go", "max(1, (total+perPage-1)/perPage)", "total/perPage+1", "inspector tests/TestLongListIsPaged"},
+	{"a long pause ends with the metadata", "lua/limit.lua", "  save_metadata(run, run.metadata_ttl + run.pause_left, false, run.pause_left + run.metadata_ttl / 2)\n", "  save_metadata(run, run.metadata_ttl)\n", "ratelimit tests/TestPauseOutlasts"},
 }

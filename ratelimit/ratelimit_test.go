@@ -450,6 +450,17 @@ func TestPauseKeepsLeases(t *testing.T) {
 	})
 }
 
+// TestPauseOutlastsTheMetadata: nobody calls in a pause that is longer than metadata of an unused name are kept.
+func TestPauseOutlastsTheMetadata(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, a, b := pair(t)
+		requirePause(t, a, ratelimit.MaxPause)
+		time.Sleep(ratelimit.MaxPause - time.Second)
+		r, err := b.Allow(t.Context())
+		check.That(t, err == nil && !r.Allowed && r.RetryAfter == time.Second, "a second before its end: %+v, %v", r, err)
+	})
+}
+
 func TestPauseBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, a, _ := pair(t)
