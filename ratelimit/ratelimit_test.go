@@ -331,9 +331,9 @@ func TestCallCountsForAWindow(t *testing.T) {
 		Available(ctx context.Context) (int, error)
 	}
 	for kind, open := range map[string]func(k *lockkeeper.Keeper) (limiter, error){
-		"Limiter": func(k *lockkeeper.Keeper) (limiter, error) { return ratelimit.New(k, "api", 2, time.Minute, nil) },
+		"Limiter": func(k *lockkeeper.Keeper) (limiter, error) { return ratelimit.New(k, "api", 3, time.Minute, nil) },
 		"ConcurrentLimiter": func(k *lockkeeper.Keeper) (limiter, error) {
-			return ratelimit.NewConcurrent(k, "api", 2, time.Minute, 2, &ratelimit.ConcurrentOptions{TTL: time.Second})
+			return ratelimit.NewConcurrent(k, "api", 3, time.Minute, 3, &ratelimit.ConcurrentOptions{TTL: time.Second})
 		},
 	} {
 		t.Run(kind, func(t *testing.T) {
@@ -341,15 +341,37 @@ func TestCallCountsForAWindow(t *testing.T) {
 				l := must.Get(open(lockkeepertest.New(t).Keeper(t, nil)))(t)
 				call := func() { must.OK(t, l.Do(t.Context(), func(context.Context, uint64) error { return nil })) }
 				call()
-				time.Sleep(100 * time.Second) // the key expires soon, unless the next call keeps it
-				call()
+				for range 2 {
+					time.Sleep(50 * time.Second) // the key of the first call expires soon, unless another one keeps it
+					call()
+				}
 				time.Sleep(time.Minute - 2*time.Millisecond)
-				requireAvailable(t, l, 1)
-				time.Sleep(4 * time.Millisecond)
 				requireAvailable(t, l, 2)
+				time.Sleep(4 * time.Millisecond)
+				requireAvailable(t, l, 3)
 			})
 		})
 	}
+}
+
+// TestLongerWindowCountsWhatWasTakenBefore: permits that were taken under a short window return when a longer one has passed, if a caller
+// has that.
+func TestLongerWindowCountsWhatWasTakenBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := lockkeepertest.New(t).Keeper(t, nil)
+		must.OK(t, must.Get(ratelimit.New(k, "api", 2, time.Second, nil))(t).WaitN(t.Context(), 2))
+		l := must.Get(ratelimit.New(k, "api", 2, time.Minute, nil))(t)
+		requireRefused := func() {
+			t.Helper()
+			r, err := l.Allow(t.Context())
+			check.That(t, err == nil && !r.Allowed, "%+v, %v; want a refusal", r, err)
+		}
+		requireRefused()
+		time.Sleep(time.Minute - time.Second)
+		requireRefused()
+		time.Sleep(2 * time.Second)
+		requireAvailable(t, l, 2)
+	})
 }
 
 func requirePause(t *testing.T, l *ratelimit.Limiter, d time.Duration) {
