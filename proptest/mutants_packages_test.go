@@ -145,4 +145,7 @@ var packageMutants = []mutant{
 	{"a permit returns before the body of its response is closed", "ratelimit/httplimit/transport.go", "	err := b.ReadCloser.Close() // first: the release of a lease ends the request's context\n	release(b.lease)\n	return err\n", "	release(b.lease)\n	return b.ReadCloser.Close()\n", "ratelimit/httplimit tests/TestLeaseOfRequest"},
 	{"after a full last page comes an empty one", "inspector/seen.go", "max(1, (total+perPage-1)/perPage)", "total/perPage+1", "inspector tests/TestLongListIsPaged"},
 	{"a long pause ends with the metadata", "lua/limit.lua", "  save_metadata(run, run.metadata_ttl + run.pause_left, false, run.pause_left + run.metadata_ttl / 2)\n", "  save_metadata(run, run.metadata_ttl)\n", "ratelimit tests/TestPauseOutlasts"},
+	{"what was taken under a short window is not kept for a longer one", "lua/policy/limits.lua", "  keep_lock(run, keep_window(run))\n", "", "ratelimit tests/TestLongerWindow"},
+	{"the key of a semaphore ends with the first of its leases", "lua/fast/semaphore_acquire.lua", "if keys == 0 or call('PEXPIRE', lock, ttl, 'GT') == 0 then call('PEXPIRE', lock, ttl, 'NX') end", "call('PEXPIRE', lock, ttl, 'NX')", "semaphore tests/TestLeaseOutlasts"},
+	{"the key of a semaphore ends with the first of its leases, after a hand-over", "lua/fast/semaphore_hand_on.lua", "if held == 0 or call('PEXPIRE', lock, claim_ttl, 'GT') == 0 then call('PEXPIRE', lock, claim_ttl, 'NX') end", "call('PEXPIRE', lock, claim_ttl, 'NX')", "semaphore tests/TestLeaseOutlasts"},
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
@@ -78,5 +79,44 @@ func TestInvalidOptionsRejected(t *testing.T) {
 		s, err := semaphore.New(x.keeper, "x", x.limit, &semaphore.Options{TTL: x.ttl})
 		check.That(t, s == nil && errors.Is(err, lockkeeper.ErrInvalid) && strings.Contains(err.Error(), x.names),
 			"New(%d) with TTL %v: %v, want an ErrInvalid that names %q", x.limit, x.ttl, err, x.names)
+	}
+}
+
+// TestLeaseOutlastsOneThatEndsBefore: all leases are in one key, which must not end with the first of them, however a later one was granted.
+func TestLeaseOutlastsOneThatEndsBefore(t *testing.T) {
+	for how, grant := range map[string]func(ctx context.Context, s *semaphore.Semaphore, held *lockkeeper.Lease) (*lockkeeper.Lease, error){
+		"at once": func(ctx context.Context, s *semaphore.Semaphore, held *lockkeeper.Lease) (*lockkeeper.Lease, error) {
+			if err := held.Release(ctx); err != nil {
+				return nil, err
+			}
+			return s.TryAcquire(ctx)
+		},
+		"by a release": func(ctx context.Context, s *semaphore.Semaphore, held *lockkeeper.Lease) (*lockkeeper.Lease, error) {
+			released := make(chan error, 1)
+			go func() {
+				synctest.Wait() // until it is queued
+				released <- held.Release(ctx)
+			}()
+			lease, err := s.Acquire(ctx)
+			return lease, errors.Join(err, <-released)
+		},
+	} {
+		t.Run(how, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				server := lockkeepertest.New(t)
+				open := func(o *semaphore.Options) *semaphore.Semaphore {
+					return must.Get(semaphore.New(server.Keeper(t, nil), "x", 2, o))(t)
+				}
+				brief, s := open(&semaphore.Options{TTL: 10 * time.Second, NoRenewal: true}), open(nil)
+				first, held := must.Get(brief.TryAcquire(t.Context()))(t), must.Get(brief.TryAcquire(t.Context()))(t)
+				time.Sleep(9 * time.Second)
+				second := must.Get(grant(t.Context(), s, held))(t)
+				<-first.Done()
+				time.Sleep(time.Second) // it is over for the server as well, and the second was not renewed yet
+				third := must.Get(s.TryAcquire(t.Context()))(t)
+				check.Is(t, check.ErrorOf(s.TryAcquire(t.Context())), lockkeeper.ErrNotAcquired, "a third lease of two permits")
+				must.OK(t, errors.Join(second.Release(t.Context()), third.Release(t.Context())))
+			})
+		})
 	}
 }
