@@ -148,4 +148,6 @@ var packageMutants = []mutant{
 	{"what was taken under a short window is not kept for a longer one", "lua/policy/limits.lua", "  keep_lock(run, keep_window(run))\n", "", "ratelimit tests/TestLongerWindow"},
 	{"the key of a semaphore ends with the first of its leases", "lua/fast/semaphore_acquire.lua", "if keys == 0 or call('PEXPIRE', lock, ttl, 'GT') == 0 then call('PEXPIRE', lock, ttl, 'NX') end", "call('PEXPIRE', lock, ttl, 'NX')", "semaphore tests/TestLeaseOutlasts"},
 	{"the key of a semaphore ends with the first of its leases, after a hand-over", "lua/fast/semaphore_hand_on.lua", "if held == 0 or call('PEXPIRE', lock, claim_ttl, 'GT') == 0 then call('PEXPIRE', lock, claim_ttl, 'NX') end", "call('PEXPIRE', lock, claim_ttl, 'NX')", "semaphore tests/TestLeaseOutlasts"},
+	{"the note of a longer ttl ends with the metadata", "lua/lib/metadata.lua", "    save_metadata(run, run.metadata_ttl + ttl, false, ttl + run.metadata_ttl / 2)\n", "    save_metadata(run, run.metadata_ttl)\n", "internal/keeper tests/TestExtendBeyond"},
+	{"fences that are ahead of the clock are forgotten", "lua/lib/metadata.lua", "call('PEXPIRE', meta, ahead + ttl)", "call('PEXPIRE', meta, ttl)", "redlock tests/TestFencesRise"},
 }
