@@ -10,8 +10,9 @@ import (
 )
 
 // Hooks are functions that are called on events, for metrics and traces. Unset hooks cost nothing. A hook is called
-// synchronously, from a goroutine that may serve the whole keeper: it must not block and must not call methods of the
-// keeper or of a lease. Hooks may be called concurrently; those of a lease are called after AcquireDone of the call that got it.
+// synchronously, from a goroutine that may serve the whole keeper: it must not block, must not call methods of the
+// keeper or of a lease, and must not panic, because a lease that was just granted would stay held. Hooks may be called
+// concurrently; those of a lease are called after AcquireDone of the call that got it.
 type Hooks struct {
 	// AcquireStart is called when a call such as Lock or TryLock starts.
 	AcquireStart func(Event)

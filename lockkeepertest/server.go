@@ -78,7 +78,8 @@ func (p *process) lastUse(id string) uint64 {
 
 // New starts a server, which is stopped when the test ends. The test then fails if it has left something behind: a lease that
 // is held, a request that waits, or a goroutine of a keeper that was not closed. A lease that lingers for more than 2 s longer counts
-// as held. What a crashed process leaves behind does not count.
+// as held. What a crashed process leaves behind does not count. In a bubble of synctest, a keeper that was not closed also ends
+// the test binary, with a panic about blocked goroutines after that failure.
 //
 // For a redlock, call New once for each of its servers.
 func New(t testing.TB) *Server {

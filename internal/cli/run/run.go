@@ -75,8 +75,8 @@ again; after a crash of the host, as soon as --ttl has passed. By then the hosts
 cron started at the same time have left: have it start the command again some minutes
 later. The success is recorded only in Redis, and Redis can lose it. Choose a period
 somewhat shorter than the one of cron, such as 20h for a daily command. --once-per never
-waits: it cannot be used with --wait and --try, nor with --max-lifetime or another kind
-than mutex. LOCKKEEPER_TOKEN is not set.
+waits: it cannot be used with --wait and --try, nor with --max-lifetime or --kind: a job
+is a kind of its own, and no lock of the same name excludes it. LOCKKEEPER_TOKEN is not set.
 
 Waiting: While lockkeeper waits for longer than a second, it prints to standard error who
 holds the lock, or that Redis does not answer. An interrupt ends the wait and removes the
@@ -84,8 +84,10 @@ request from the queue.
 
 Lost locks: If the lock is lost, the process group of the command gets SIGTERM, and
 SIGKILL after --grace; then lockkeeper exits with 76. If lockkeeper is killed, the lock
-expires after its TTL, and on Linux the command gets SIGTERM. If Redis does not answer
-when the command has ended, lockkeeper exits after a few seconds, and the lock expires.
+expires after its TTL, and on Linux the command gets SIGTERM, but not the processes that
+it has started: the running step of a script goes on without the lock. If Redis does not
+answer when the command has ended, lockkeeper exits after a few seconds, and the lock
+expires.
 
 Containers: As process 1, lockkeeper forwards signals as described and reaps the processes
 that the command leaves behind. It needs no --init.
