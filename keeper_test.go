@@ -493,6 +493,8 @@ func TestLogHooks(t *testing.T) {
 	l := must.Get(m.Lock(ctx))(t)
 	_, err := m.TryLock(ctx)
 	must.That(t, err != nil, "acquired twice")
+	_, err = m.TryLock(must.Within(t, 0))
+	must.That(t, err != nil, "acquired with a context that has ended")
 	_ = l.Release(ctx)
 	s := must.Get(semaphore.New(k, "s", 5, nil))(t)
 	must.OK(t, s.SetLimit(ctx, 4))
@@ -500,7 +502,8 @@ func TestLogHooks(t *testing.T) {
 		out = *bytes.NewBuffer(regexp.MustCompile(change[0]).ReplaceAll(out.Bytes(), []byte(change[1])))
 	}
 	want := `level=DEBUG msg="lock acquired" kind=mutex name="a name" request=R token=T fence=F took=X
-level=INFO msg="lock not acquired" kind=mutex name="a name" request=R took=X err="lockkeeper: mutex \"a name\": not acquired`
+level=DEBUG msg="lock not acquired" kind=mutex name="a name" request=R took=X err="lockkeeper: mutex \"a name\": not acquired"
+level=INFO msg="lock not acquired" kind=mutex name="a name" request=R took=X err="lockkeeper: mutex \"a name\": `
 	check.That(t, strings.HasPrefix(out.String(), want), "%s\nwant\n%s", out.String(), want)
 	for _, line := range []string{
 		`level=DEBUG msg="lock released" kind=mutex name="a name" request=R token=T fence=F held=X`,

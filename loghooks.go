@@ -1,13 +1,16 @@
 package lockkeeper
 
-import "log/slog"
+import (
+	"errors"
+	"log/slog"
+)
 
 // LogHooks returns hooks that log each acquisition and each end of a lease to l, with the context of the call. For debugging:
 //
 //	opts := &lockkeeper.Options{Hooks: lockkeeper.LogHooks(slog.Default(), slog.LevelDebug)}
 //
-// Acquired, queued, released and limit changed are logged at level, and what went wrong one level of severity higher
-// (level + 4): not acquired, lost and leaked. Attributes are those of the [Event] that apply: kind, name, mode, request, token, fence,
+// Acquired, queued, released, limit changed, and not acquired because others have the lock, are logged at level, and what went wrong
+// one level of severity higher (level + 4): not acquired for another reason, lost and leaked. Attributes are those of the [Event] that apply: kind, name, mode, request, token, fence,
 // took or held, position, limit, err, and inside for a lease that was granted inside the process. A token is a secret to those who may
 // write to Redis but not read it; see SECURITY.md of the repository. Where l is not enabled for the level, an event costs one call of Enabled.
 //
@@ -21,14 +24,18 @@ func LogHooks(l *slog.Logger, level slog.Level) Hooks {
 			}
 		}
 	}
-	acquired, failed := log("lock acquired", level, "took"), log("lock not acquired", level+higher, "took")
+	const refusal = "lock not acquired"
+	acquired, refused, failed := log("lock acquired", level, "took"), log(refusal, level, "took"), log(refusal, level+higher, "took")
 	return Hooks{
 		AcquireDone: func(e Event) {
-			if e.Err != nil {
+			switch {
+			case e.Err == nil:
+				acquired(e)
+			case errors.Is(e.Err, ErrNotAcquired):
+				refused(e)
+			default:
 				failed(e)
-				return
 			}
-			acquired(e)
 		},
 		Queued:       log("lock queued for", level, ""),
 		Released:     log("lock released", level, "held"),
