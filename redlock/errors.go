@@ -38,7 +38,7 @@ func (e *Error) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "lockkeeper: redlock %q", e.Name)
 	for _, err := range e.causes {
-		if !e.isAnswer(err) {
+		if err == lockkeeper.ErrNotAcquired || !e.isAnswer(err) {
 			fmt.Fprintf(&b, ": %v", err)
 		}
 	}
