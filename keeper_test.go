@@ -377,7 +377,7 @@ func TestOptionBounds(t *testing.T) {
 func TestStats(t *testing.T) {
 	embedded.Run(t, func(s *embedded.Server) {
 		net := s.Network()
-		rdb := redis.NewClient(net.Options(20 * time.Second))
+		rdb := redis.NewClient(faultnet.Options(net, 20*time.Second))
 		defer rdb.Close()
 		k := must.Get(lockkeeper.New(rdb, &lockkeeper.Options{Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}))(t)
 		is := func(want lockkeeper.Stats, when string) {
@@ -430,7 +430,7 @@ func TestStats(t *testing.T) {
 		check.That(t, got.Requests == 0 && got.Leases == 0 && got.Unsent == 0 && got.InFlight == 0, "closed: %+v", got)
 
 		other := s.Network() // of a keeper whose last caller has given up
-		idle := redis.NewClient(other.Options(time.Second))
+		idle := redis.NewClient(faultnet.Options(other, time.Second))
 		defer idle.Close()
 		without := must.Get(lockkeeper.New(idle, nil))(t)
 		other.Down()

@@ -110,7 +110,7 @@ func behind(t *testing.T, s *miniredis.Miniredis, o *lockkeeper.Options) (*looke
 	n := faultnet.New(func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return faultnet.TCP(ctx, network, s.Addr())
 	})
-	return newLooker(t, redis.NewClient(n.Options(time.Second)), o), n
+	return newLooker(t, redis.NewClient(faultnet.Options(n, time.Second)), o), n
 }
 
 // release releases a lease, which must be held.

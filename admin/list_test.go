@@ -136,7 +136,7 @@ func servers(t *testing.T, test func(t *testing.T, rdb func() redis.UniversalCli
 	t.Run("server", func(t *testing.T) {
 		t.Parallel()
 		s := redistest.Start(t)
-		test(t, func() redis.UniversalClient { return s.Client() })
+		test(t, func() redis.UniversalClient { return redistest.Connect(s) })
 	})
 	t.Run("cluster", func(t *testing.T) {
 		t.Parallel()
@@ -454,7 +454,7 @@ func TestOneNodeOfACluster(t *testing.T) {
 	c := redistest.StartCluster(t, 3, 0)
 	all := newLooker(t, c.Client(), nil)
 	var log quiet.Buffer
-	one := must(lockkeeper.New(c.Primaries[0].Client(), &lockkeeper.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}))
+	one := must(lockkeeper.New(redistest.Connect(c.Primaries[0]), &lockkeeper.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}))
 	t.Cleanup(func() { _ = one.Close() })
 	refused := 0
 	for i := range 30 {

@@ -16,7 +16,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/redlock"
-	"github.com/redis/go-redis/v9"
 )
 
 func servers(t testing.TB, n int) []*redistest.Server {
@@ -32,7 +31,7 @@ func ourRedlock(t testing.TB, list []*redistest.Server, name string) *redlock.Lo
 	t.Helper()
 	var ks []*lockkeeper.Keeper
 	for _, s := range list {
-		ks = append(ks, keeper(t, s.Client(), lockkeeper.Options{NoPrefix: true}))
+		ks = append(ks, keeper(t, redistest.Connect(s), lockkeeper.Options{NoPrefix: true}))
 	}
 	return must.Get(redlock.New(ks, name, &redlock.Options{TTL: ttl}))(t)
 }
@@ -40,7 +39,7 @@ func ourRedlock(t testing.TB, list []*redistest.Server, name string) *redlock.Lo
 func theirRedlock(list []*redistest.Server, name string, opts ...redsync.Option) *redsync.Mutex {
 	var pools []syncredis.Pool
 	for _, s := range list {
-		pools = append(pools, goredis.NewPool(s.Client()))
+		pools = append(pools, goredis.NewPool(redistest.Connect(s)))
 	}
 	return redsync.New(pools...).NewMutex(name, append([]redsync.Option{redsync.WithExpiry(ttl)}, opts...)...)
 }
@@ -81,7 +80,7 @@ func TestRedlockAndRedsyncExcludeEachOther(t *testing.T) {
 func free(t *testing.T, list []*redistest.Server, key string) {
 	t.Helper()
 	for _, s := range list {
-		s.Await("0", func(ctx context.Context, c *redis.Client) (string, error) {
+		s.Await("0", func(ctx context.Context, c redistest.Client) (string, error) {
 			n, err := c.Exists(ctx, key).Result()
 			return fmt.Sprint(n), err
 		})

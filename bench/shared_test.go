@@ -42,10 +42,10 @@ func BenchmarkSharedKey(b *testing.B) {
 					})
 				}
 				for range 3 {
-					k := keeper(b, s.Client(), lockkeeper.Options{NoPrefix: true, HeartbeatInterval: 100 * time.Millisecond})
+					k := keeper(b, redistest.Connect(s), lockkeeper.Options{NoPrefix: true, HeartbeatInterval: 100 * time.Millisecond})
 					turns(&ours, 0, waiting(must.Get(mutex.New(k, "shared", o))(b)))
 				}
-				acquire := redsyncLock(s.Client(), "shared", redsync.WithTries(1<<30)) // its delay is 50 to 250 ms
+				acquire := redsyncLock(redistest.Connect(s), "shared", redsync.WithTries(1<<30)) // its delay is 50 to 250 ms
 				turns(&theirs, 10*time.Millisecond, func(ctx context.Context) (release, error) {
 					began := time.Now()
 					defer func() { longest = max(longest, time.Since(began)) }()

@@ -181,7 +181,7 @@ func (s *Server) dial(ctx context.Context, network, addr string) (net.Conn, erro
 
 // newClient returns a client with a dialer.
 func (s *Server) newClient(dial faultnet.Dialer) *redis.Client {
-	o, base := s.options, faultnet.New(dial).Options(0)
+	o, base := s.options, faultnet.Options(faultnet.New(dial), 0)
 	o.Dialer, o.DialerRetries, o.MaintNotificationsConfig = dial, base.DialerRetries, base.MaintNotificationsConfig
 	return redis.NewClient(&o)
 }

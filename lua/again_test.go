@@ -33,7 +33,7 @@ func TestRepeatedAcquireWrites(t *testing.T) {
 		{lua.RateLimit, "hc1", twoAndFour},
 	} {
 		t.Run(c.set.Kind+c.flags, func(t *testing.T) {
-			b := newBench(t, redistest.Start(t).Client(), c.set)
+			b := newBench(t, redistest.Connect(redistest.Start(t)), c.set)
 			if c.flags == "u1" {
 				b.wantAcquire(lua.Granted, c.policyArg, 0)
 			}
@@ -73,7 +73,7 @@ func TestUndecidedWritesNothing(t *testing.T) {
 		{lua.RateLimit, "c1", "0:1:60000"},
 		{lua.RateLimit, "hc1", "1:1:60000"},
 	} {
-		b := newBench(t, redistest.Start(t).Client(), c.set)
+		b := newBench(t, redistest.Connect(redistest.Start(t)), c.set)
 		b.policyArg = c.policyArg
 		held, waits, unknown := token("a", 1)+c.flags, token("w", 1)+c.flags, token("b", 1)+c.flags
 		ask := func(token string, heartbeatTTL int64) { b.acquire(token, heartbeatTTL) }
@@ -237,7 +237,7 @@ func TestScriptsFailOnReadOnlyServer(t *testing.T) {
 	for _, set := range lua.All {
 		t.Run(set.Kind, func(t *testing.T) {
 			t.Parallel()
-			b := newBench(t, redistest.Start(t).Client(), set)
+			b := newBench(t, redistest.Connect(redistest.Start(t)), set)
 			b.listen("a")
 			b.listen("w")
 			do := func(args ...any) { must.OK(t, b.rdb.Do(ctx, args...).Err()) }

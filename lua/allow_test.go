@@ -139,7 +139,7 @@ func TestWindowRefusalWritesNothing(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			b := newBench(t, redistest.Start(t).Client(), lua.RateLimit)
+			b := newBench(t, redistest.Connect(redistest.Start(t)), lua.RateLimit)
 			const limits = "0:3:60000"
 			for i, n := range c.taken {
 				b.evalAllow(permitToken("a", i, "c", n), limits)

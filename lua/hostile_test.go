@@ -21,7 +21,7 @@ import (
 // length, by the server's own count. It blocks everybody else for as long. A script may fail.
 func TestHostileValuesTakeLinearTime(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Start(t).Client()
+	rdb := redistest.Connect(redistest.Start(t))
 	sets := []*lua.Set{lua.Mutex, lua.Fair, lua.RWLock, lua.RateLimit, lua.Redlock} // the others have the same scripts
 	for _, set := range sets {
 		for _, s := range set.Scripts() {

@@ -110,7 +110,7 @@ func onBothServers(t *testing.T, set *lua.Set, test func(b *bench)) {
 		test(newBench(t, rdb, set))
 	})
 	t.Run("server", func(t *testing.T) {
-		test(newBench(t, redistest.Start(t).Client(), set))
+		test(newBench(t, redistest.Connect(redistest.Start(t)), set))
 	})
 }
 
@@ -287,8 +287,8 @@ func TestRevokedGrantNotPublishedToReplica(t *testing.T) {
 		t.Run(set.Kind, func(t *testing.T) {
 			primary := redistest.Start(t)
 			replica := redistest.StartReplica(t, primary)
-			b := newBench(t, primary.Client(), set)
-			sub := replica.Client().Subscribe(ctx, channelPrefix+"astray"+way)
+			b := newBench(t, redistest.Connect(primary), set)
+			sub := redistest.Connect(replica).Subscribe(ctx, channelPrefix+"astray"+way)
 			defer func() { _ = sub.Close() }()
 			must.Get(sub.Receive(ctx))(t)
 			b.acquire(token("a", 1), 0)

@@ -400,13 +400,13 @@ func (b *bench) raiseFence(token string, least, up int64) []any {
 func TestRaiseFenceNeedsMinUptime(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	b := newBench(t, s.Client(), lua.Redlock)
+	b := newBench(t, redistest.Connect(s), lua.Redlock)
 	holder := token("a", 1)
 	fence := b.acquire(holder, 0)[1].(int64)
 	got := b.raiseFence(holder, fence+time.Hour.Microseconds(), time.Hour.Milliseconds())
 	ran, ok := got[1].(int64)
 	check.That(t, got[0] == int64(lua.Unknown) && ok && ran >= 0 && ran <= 60000, "%v from a server that was just started", got)
-	s.Await("yes", func(context.Context, *redis.Client) (string, error) {
+	s.Await("yes", func(context.Context, redistest.Client) (string, error) {
 		if b.raiseFence(holder, 0, 1000)[0] == int64(lua.Granted) {
 			return "yes", nil
 		}

@@ -64,7 +64,7 @@ func (p *process) runJob(o *once.Once, took time.Duration, ends error, want once
 // newProcess starts a process with hooks.
 func newProcess(s *embedded.Server, hooks lockkeeper.Hooks) *process {
 	network := s.Network()
-	rdb := redis.NewClient(network.Options(time.Second))
+	rdb := redis.NewClient(faultnet.Options(network, time.Second))
 	k := must.Get(lockkeeper.New(rdb, &lockkeeper.Options{Hooks: hooks, Logger: slog.New(slog.DiscardHandler)}))(s)
 	s.Cleanup(func() {
 		network.Restore()

@@ -103,7 +103,7 @@ func (q *quorum) build() {
 			if q.limit > time.Millisecond {
 				net.Delay(time.Duration(rapid.IntRange(0, 8).Draw(w.r, "delay")) * time.Millisecond)
 			}
-			rdb := redis.NewClient(net.Options(q.timeout))
+			rdb := redis.NewClient(faultnet.Options(net, q.timeout))
 			k, err := lockkeeper.New(rdb, &lockkeeper.Options{
 				NoOwner:     true,
 				MetadataTTL: idle, Retry: lockkeeper.RetryPolicy{MaxElapsed: -1}, Hooks: c.told.count(lockkeeper.Hooks{}), Logger: w.logger(),

@@ -25,7 +25,7 @@ func benchmarkAhead(b *testing.B, parallel bool) {
 	for name, limit := range map[string]int{"open": 1_000_000_000, "closed": 1000} { // open: the limit is not reached
 		b.Run(name, func(b *testing.B) {
 			server := redistest.Start(b)
-			k := must.Get(lockkeeper.New(server.Client(), nil))(b)
+			k := must.Get(lockkeeper.New(redistest.Connect(server), nil))(b)
 			defer k.Close()
 			l := must.Get(ratelimit.New(k, "x", limit, time.Second, &ratelimit.Options{Ahead: true}))(b)
 			decide := func(n int) {

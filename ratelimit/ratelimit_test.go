@@ -226,7 +226,7 @@ func TestAnswerAsTheCallerLeaves(t *testing.T) {
 // TestReplicaAckOfLostPermit checks that a call returns although the server has lost its permit before replicas could have it.
 func TestReplicaAckOfLostPermit(t *testing.T) {
 	embedded.Run(t, func(s *embedded.Server) {
-		rdb := redis.NewClient(s.Network().Options(time.Second))
+		rdb := redis.NewClient(faultnet.Options(s.Network(), time.Second))
 		defer func() { must.OK(s, rdb.Close()) }()
 		must.OK(s, rdb.Ping(context.Background()).Err()) // the server exists from now on
 		var loses atomic.Bool
@@ -257,7 +257,7 @@ func TestReplicaAckOfLostPermit(t *testing.T) {
 func TestLostReplyOfLastPermit(t *testing.T) {
 	embedded.Run(t, func(s *embedded.Server) {
 		network := s.Network()
-		rdb := redis.NewClient(network.Options(time.Second))
+		rdb := redis.NewClient(faultnet.Options(network, time.Second))
 		defer func() { must.OK(s, rdb.Close()) }()
 		k := must.Get(lockkeeper.New(rdb, nil))(s)
 		l := must.Get(ratelimit.New(k, "x", 40, time.Minute, nil))(s)

@@ -100,7 +100,7 @@ func (w *world) process(change ...func(*lockkeeper.Options)) *process {
 	p := &process{w: w}
 	for _, m := range w.servers {
 		n := faultnet.New(faultnet.Buffer(func(context.Context, string, string) (net.Conn, error) { return m.Dial() }))
-		rdb := redis.NewClient(n.Options(time.Second))
+		rdb := redis.NewClient(faultnet.Options(n, time.Second))
 		o := &lockkeeper.Options{Logger: slog.New(slog.DiscardHandler), Retry: lockkeeper.RetryPolicy{MaxElapsed: 2 * time.Second}}
 		for _, f := range change {
 			f(o)

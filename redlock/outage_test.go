@@ -40,7 +40,7 @@ func TestLocalCallersFailTogether(t *testing.T) {
 		test := func(t *embedded.Server, breakIt func(n *faultnet.Net), held bool) {
 			process := func() (locker, *faultnet.Net) {
 				n := t.Network()
-				rdb := redis.NewClient(n.Options(readTimeout))
+				rdb := redis.NewClient(faultnet.Options(n, readTimeout))
 				k := must.Get(lockkeeper.New(rdb, &lockkeeper.Options{
 					Retry: lockkeeper.RetryPolicy{MaxElapsed: maxElapsed}, HeartbeatInterval: 200 * time.Millisecond,
 					Logger: slog.New(slog.DiscardHandler),

@@ -158,7 +158,7 @@ func noStaleLease(t *testing.T, servers []*redistest.Server) {
 	t.Helper()
 	start := time.Now()
 	for _, s := range servers {
-		s.Await("0", func(ctx context.Context, c *redis.Client) (string, error) {
+		s.Await("0", func(ctx context.Context, c redistest.Client) (string, error) {
 			n, err := c.Exists(ctx, "lock:x").Result()
 			return fmt.Sprint(n), err
 		})

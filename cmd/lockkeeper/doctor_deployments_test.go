@@ -51,7 +51,7 @@ func TestDoctorChecksReplicas(t *testing.T) {
 func TestDoctorOnCluster(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, 3, 1)
-	var all []*redis.Client
+	var all []redistest.Client
 	for i, p := range c.Primaries {
 		all = append(all, p.Client(), c.Replicas[i][0].Client())
 		set(t, p, "appendonly", "yes")

@@ -13,7 +13,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
-	"github.com/redis/go-redis/v9"
 )
 
 // doctorFinding is a finding of doctor --json, decoded by its documented names.
@@ -75,7 +74,7 @@ func (r *doctorReport) wantAllOKExcept(others ...string) {
 
 // wantNoKeys requires that the servers have no keys, at the latest when the key has expired by which a keeper checks a connection: one that is
 // closed meanwhile does not delete it.
-func wantNoKeys(t *testing.T, servers ...*redis.Client) {
+func wantNoKeys(t *testing.T, servers ...redistest.Client) {
 	t.Helper()
 	for _, rdb := range servers {
 		var keys []string

@@ -26,7 +26,7 @@ func TestDocumentedForcedRelease(t *testing.T) {
 	_, section, found := strings.Cut(string(text), "\n## Forced release\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	must.That(t, found, "docs/operations.md has no such section")
-	rdb := redistest.Start(t).Client()
+	rdb := redistest.Connect(redistest.Start(t))
 	const ttl = 3 * time.Second
 	const name = "orders:42"
 	k := keeperOf(t, rdb, "")

@@ -48,7 +48,7 @@ type scene struct {
 func newScene(t *testing.T) *scene {
 	t.Helper()
 	server := redistest.Start(t)
-	s := &scene{url: "redis://" + server.Addr, rdb: server.Client(), leases: map[string]*lockkeeper.Lease{}, ended: map[string]chan error{}}
+	s := &scene{url: "redis://" + server.Addr, rdb: redistest.Connect(server), leases: map[string]*lockkeeper.Lease{}, ended: map[string]chan error{}}
 	web1, web2, web3 := keeperOf(t, s.rdb, "web-1:10 report"), keeperOf(t, s.rdb, "web-2:20 report"), keeperOf(t, s.rdb, "web-3:30 report")
 	fairOf := func(k *lockkeeper.Keeper) lockkeeper.Locker {
 		return must.Get(fair.New(k, "jobs:report", nil))(t)

@@ -55,7 +55,7 @@ type process struct {
 
 func (v version) start(t *testing.T, s *redistest.Server, host string) process {
 	t.Helper()
-	p := must.Get(v.open(host, s.Client(), expiry))(t)
+	p := must.Get(v.open(host, redistest.Connect(s), expiry))(t)
 	t.Cleanup(func() { _ = p.Close() })
 	return process{v, p}
 }
@@ -94,7 +94,7 @@ func pairs(t *testing.T, run func(t *testing.T, rdb *redis.Client, first, second
 		t.Run(p[0].name+"_and_"+p[1].name, func(t *testing.T) {
 			t.Parallel()
 			s := redistest.Start(t)
-			run(t, s.Client(), p[0].start(t, s, "web-1"), p[1].start(t, s, "web-2"))
+			run(t, redistest.Connect(s), p[0].start(t, s, "web-1"), p[1].start(t, s, "web-2"))
 		})
 	}
 }

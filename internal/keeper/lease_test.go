@@ -52,7 +52,7 @@ func inBubble(t *testing.T, test func(s *fixture)) {
 	t.Helper()
 	embedded.Run(t, func(m *embedded.Server) {
 		s := &fixture{T: m.T, mini: m.Mini, net: m.Network()}
-		rdb := redis.NewClient(s.net.Options(readTimeout))
+		rdb := redis.NewClient(faultnet.Options(s.net, readTimeout))
 		c := must.Get(client.New(rdb))(s)
 		s.Keeper = New(Config{
 			Config: server.Config{

@@ -385,7 +385,7 @@ func TestOnRealServer(t *testing.T) {
 	s := redistest.Start(t)
 	admin := s.Client()
 	ctx := context.Background()
-	r := newFixture(t, s.Client())
+	r := newFixture(t, redistest.Connect(s))
 	defer r.Close()
 	r.mustSubscribe("c")
 	r.expect("resumed", r.resumed, "c")
@@ -538,7 +538,7 @@ func TestNodeThatHangsDelaysNoOther(t *testing.T) {
 		n := nodes{
 			ClusterClient: &redis.ClusterClient{},
 			hangs:         redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", Dialer: hang}),
-			answers:       redis.NewClient(s.Network().Options(time.Second)),
+			answers:       redis.NewClient(faultnet.Options(s.Network(), time.Second)),
 		}
 		must.OK(s, n.answers.Ping(s.Context()).Err())
 		s.Mini.Server().SetPreHook(func(c *server.Peer, cmd string, args ...string) bool {

@@ -112,7 +112,7 @@ func (s *fixture) process(observe func(keeper.Event)) (nets []*faultnet.Net, kee
 	s.Helper()
 	for _, m := range s.servers {
 		n := faultnet.New(faultnet.Buffer(func(context.Context, string, string) (net.Conn, error) { return m.Dial() }))
-		rdb := redis.NewClient(n.Options(time.Second))
+		rdb := redis.NewClient(faultnet.Options(n, time.Second))
 		c := must.Get(client.New(rdb))(s)
 		e := keeper.New(keeper.Config{
 			Config: server.Config{

@@ -85,7 +85,7 @@ func TestCountsStayLow(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := redistest.Start(t)
-			n := &counter{t, s.Client()}
+			n := &counter{t, redistest.Connect(s)}
 			lock := n.keeper(s, c.new, nil)
 			n.warm(lock)
 			const runs = 64
@@ -123,7 +123,7 @@ type counter struct {
 // keeper creates a lock in a keeper of its own; waiting is called when a request waits in the queue.
 func (n *counter) keeper(s *redistest.Server, new func(*lockkeeper.Keeper) (acquire, error), waiting func(lockkeeper.Event)) acquire {
 	n.Helper()
-	k := must.Get(lockkeeper.New(s.Client(), &lockkeeper.Options{
+	k := must.Get(lockkeeper.New(redistest.Connect(s), &lockkeeper.Options{
 		HeartbeatInterval: heartbeat, HeartbeatTimeout: 3 * heartbeat, Logger: quiet.Logger(nil),
 		Hooks: lockkeeper.Hooks{Queued: waiting},
 	}))(n)

@@ -56,7 +56,7 @@ func Once() bool { return flag.Lookup("test.benchtime").Value.String() == "1x" }
 type bench struct {
 	*testing.B
 	s   *redistest.Server
-	rdb *redis.Client // for inspection, not for locking
+	rdb redistest.Client // for inspection, not for locking
 	new New
 }
 
@@ -70,7 +70,7 @@ func start(b *testing.B, n New) *bench {
 func (b *bench) keeper(o lockkeeper.Options) *lockkeeper.Keeper {
 	b.Helper()
 	o.Logger = slog.New(slog.DiscardHandler)
-	k := must.Get(lockkeeper.New(b.s.Client(), &o))(b)
+	k := must.Get(lockkeeper.New(redistest.Connect(b.s), &o))(b)
 	b.Cleanup(func() { _ = k.Close() })
 	return k
 }
@@ -348,7 +348,7 @@ type Stat struct {
 }
 
 // Stats asks a server for all commands that it has run since its statistics were reset, by their names in lower case.
-func Stats(ctx context.Context, rdb redis.UniversalClient) (map[string]Stat, error) {
+func Stats(ctx context.Context, rdb redis.Cmdable) (map[string]Stat, error) {
 	info, err := rdb.Info(ctx, "commandstats").Result()
 	if err != nil {
 		return nil, err

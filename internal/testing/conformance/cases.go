@@ -830,7 +830,7 @@ func redisErrors(w *World) {
 	admin("config", "set", "min-replicas-to-write", "0")
 	w.release(lease)
 
-	denied := w.lockOf(clientOf(w, w.server, "nobody", "wrong"))
+	denied := lockOf(w, clientOf(w, w.server, "nobody", "wrong"))
 	err := errorOf(denied.Lock(w.ctx()))
 	check.That(w, err != nil && strings.Contains(err.Error(), "WRONGPASS"), "WRONGPASS: %v", err)
 	w.checkFree(l)
@@ -866,7 +866,7 @@ func noPubSubPermission(w *World) {
 
 	// The waiter may subscribe, but the releasing client may not publish.
 	w.must(w.admin.Do(w.ctx(), "acl", "setuser", "default", "allchannels").Err())
-	lease = w.hold(w.lockOf(newUser(w, w.server, "~*", "resetchannels")))
+	lease = w.hold(lockOf(w, newUser(w, w.server, "~*", "resetchannels")))
 	ch = w.acquireAsync(w.ctx(), 1, l.Lock)
 	w.release(lease)
 	w.release(w.awaitGrant(ch, heartbeatInterval).lease)

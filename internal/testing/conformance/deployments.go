@@ -36,7 +36,7 @@ func deployments(t *testing.T, p Primitive) {
 		"a cluster of one shard by clients of two kinds": func(t *testing.T) {
 			c := redistest.StartCluster(t, 1, 0)
 			d := &deployment{t, p, alternate(
-				func() redis.UniversalClient { return c.Primaries[0].Client() }, func() redis.UniversalClient { return c.Client() })}
+				func() redis.UniversalClient { return redistest.Connect(c.Primaries[0]) }, func() redis.UniversalClient { return c.Client() })}
 			d.handoffs(5)
 		},
 		"sentinel by clients of two kinds": func(t *testing.T) {
@@ -218,7 +218,7 @@ func clientOf(t testing.TB, s *redistest.Server, user, password string) *redis.C
 	return rdb
 }
 
-func (w *World) lockOf(rdb *redis.Client) Locker {
+func lockOf(w *World, rdb *redis.Client) Locker {
 	w.Helper()
 	return must.Get(w.P.New(newKeeper(w, rdb, lockkeeper.Options{}), "x", Options{TTL: time.Minute}))(w)
 }

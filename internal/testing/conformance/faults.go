@@ -362,7 +362,7 @@ func connectionRefused(w *World) {
 
 func missingPermissions(w *World) {
 	for _, rule := range [][]any{{"~other:*"}, {"~*", "-time"}, {"~*", "-@scripting"}, {"~*", "-@write"}} {
-		l := w.lockOf(newUser(w, w.server, rule...))
+		l := lockOf(w, newUser(w, w.server, rule...))
 		for what, call := range map[string]acquire{"Lock": l.Lock, "TryLock": l.TryLock} {
 			start := time.Now()
 			_, err := call(w.ctx())

@@ -108,7 +108,7 @@ func lingerOnCluster(t *testing.T) {
 func lingerWithReplicaAck(t *testing.T) {
 	primary := redistest.Start(t)
 	replica := redistest.StartReplica(t, primary)
-	p := newLingerer(t, primary.Client(), lockkeeper.ReplicaAck{Replicas: 1, Timeout: 4 * time.Second})
+	p := newLingerer(t, redistest.Connect(primary), lockkeeper.ReplicaAck{Replicas: 1, Timeout: 4 * time.Second})
 	l := p.lock("x", 100*time.Millisecond)
 	p.does(l.RLock)
 	lease := must.Get(l.RLock(t.Context()))(t)
@@ -121,7 +121,7 @@ func lingerWithReplicaAck(t *testing.T) {
 	_, err := l.RLock(t.Context())
 	var not *lockkeeper.NotAcknowledgedError
 	check.That(t, errors.As(err, &not) && p.local.Load() == before, "without the replica: %v; %d reads inside", err, p.local.Load()-before)
-	writer := newLingerer(t, primary.Client(), lockkeeper.ReplicaAck{})
+	writer := newLingerer(t, redistest.Connect(primary), lockkeeper.ReplicaAck{})
 	writer.does(writer.lock("x", 0).Lock)
 }
 
@@ -130,7 +130,7 @@ func lingerWithReplicaAck(t *testing.T) {
 func lingeringProcessStops(t *testing.T, how syscall.Signal, state string) {
 	s := redistest.Start(t)
 	child := startChild(t, s, "linger")
-	writer := newLingerer(t, s.Client(), lockkeeper.ReplicaAck{})
+	writer := newLingerer(t, redistest.Connect(s), lockkeeper.ReplicaAck{})
 	l := writer.lock("x", 0)
 	child.WriteLine(state)
 	child.WaitForLine(state)

@@ -204,7 +204,7 @@ func processes(t *testing.T, p Primitive) {
 		stopHolder(a)
 	})
 	run("server_frozen_longer_than_lease", func(t *testing.T, s *redistest.Server) {
-		k := newKeeper(t, s.Client(), lockkeeper.Options{})
+		k := newKeeper(t, redistest.Connect(s), lockkeeper.Options{})
 		within := must.Within(t, 30*time.Second)
 		var l []Locker
 		for i := range 3 {

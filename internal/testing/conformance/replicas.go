@@ -37,7 +37,7 @@ func replicas(t *testing.T, p Primitive) {
 func startReplicated(t *testing.T, p Primitive) *replicated {
 	t.Helper()
 	primary := redistest.Start(t)
-	r := &replicated{deployment: &deployment{t, p, wrapEverySecondClient(func() redis.UniversalClient { return primary.Client() })}}
+	r := &replicated{deployment: &deployment{t, p, wrapEverySecondClient(func() redis.UniversalClient { return redistest.Connect(primary) })}}
 	for range 2 {
 		r.replicas = append(r.replicas, redistest.StartReplica(t, primary))
 	}
@@ -177,7 +177,7 @@ func (r *replicated) fsyncUnavailable() {
 // fsyncAck checks that a server with WAITAOF returns leases that are on its disk.
 func fsyncAck(t *testing.T, p Primitive) {
 	s := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
-	r := &replicated{deployment: &deployment{t, p, func() redis.UniversalClient { return s.Client() }}}
+	r := &replicated{deployment: &deployment{t, p, func() redis.UniversalClient { return redistest.Connect(s) }}}
 	ctx := must.Within(t, time.Minute)
 	known := s.Client().Command(ctx).Val()["waitaof"] != nil
 	lease, err := r.lockWithAck(lockkeeper.ReplicaAck{Fsync: true, Timeout: 5 * time.Second}, "x").Lock(ctx)
@@ -246,8 +246,8 @@ func isolatedOldPrimary(d *deployment) {
 	ctx := must.Within(d, time.Minute)
 	primary := redistest.Start(d.T)
 	replica := redistest.StartReplica(d.T, primary)
-	here := d.useClient(func() redis.UniversalClient { return primary.Client() })
-	there := d.useClient(func() redis.UniversalClient { return replica.Client() })
+	here := d.useClient(func() redis.UniversalClient { return redistest.Connect(primary) })
+	there := d.useClient(func() redis.UniversalClient { return redistest.Connect(replica) })
 
 	const lasts = ttl
 	renewed := make(chan lockkeeper.Event, 1000)

@@ -107,7 +107,7 @@ type World struct {
 	mini   *miniredis.Miniredis
 	server *redistest.Server
 	db     int
-	admin  *redis.Client
+	admin  redistest.Client
 
 	clientTimeout time.Duration // of the processes that are started from now on
 }
@@ -116,7 +116,7 @@ type World struct {
 type Process struct {
 	*lockkeeper.Keeper
 	Net *faultnet.Net
-	RDB *redis.Client
+	RDB redistest.Client
 	w   *World
 }
 
@@ -239,7 +239,7 @@ func Main(m *testing.M, p Primitive) {
 
 func (w *World) run(test func(*World)) {
 	w.clientTimeout = clientTimeout
-	w.admin = w.dialer(faultnet.New(w.dial))
+	w.admin = newClient(w, faultnet.New(w.dial))
 	w.Cleanup(func() { _ = w.admin.Close() })
 	test(w)
 }
@@ -254,8 +254,8 @@ func (w *World) dial(ctx context.Context, network, addr string) (net.Conn, error
 	return faultnet.Buffer(pipe)(ctx, network, addr)
 }
 
-func (w *World) dialer(n *faultnet.Net) *redis.Client {
-	o := n.Options(w.clientTimeout)
+func newClient(w *World, n *faultnet.Net) *redis.Client {
+	o := faultnet.Options(n, w.clientTimeout)
 	o.DB, o.PoolSize = w.db, 20
 	return redis.NewClient(o)
 }
@@ -264,18 +264,19 @@ func (w *World) dialer(n *faultnet.Net) *redis.Client {
 func (w *World) Process(change ...func(*lockkeeper.Options)) *Process {
 	w.Helper()
 	n := faultnet.New(w.dial)
-	p := &Process{Net: n, RDB: w.dialer(n), w: w}
+	rdb := newClient(w, n)
+	p := &Process{Net: n, RDB: rdb, w: w}
 	o := &lockkeeper.Options{
 		HeartbeatInterval: heartbeatInterval, HeartbeatTimeout: 3 * heartbeatInterval, Logger: quiet.Logger(nil),
 	}
 	for _, f := range change {
 		f(o)
 	}
-	p.Keeper = must.Get(lockkeeper.New(p.RDB, o))(w)
+	p.Keeper = must.Get(lockkeeper.New(rdb, o))(w)
 	w.Cleanup(func() {
 		n.Restore()
 		_ = p.Close()
-		_ = p.RDB.Close()
+		_ = rdb.Close()
 	})
 	return p
 }

@@ -111,10 +111,11 @@ func (n *Net) Dial(ctx context.Context, network, addr string) (net.Conn, error) 
 	return c, nil
 }
 
-// Options returns the options of a client on this network that waits timeout for a reply. Maintenance
-// notifications are disabled: a new connection would request them while it holds a lock, and while goroutines wait
-// for a lock the clock of a testing/synctest bubble does not advance.
-func (n *Net) Options(timeout time.Duration) *redis.Options {
+// Options returns the options of a client on a network that waits timeout for a reply. Maintenance notifications are disabled: a
+// new connection would request them while it holds a lock, and while goroutines wait for a lock the clock of a testing/synctest
+// bubble does not advance. It is not a method of Net, because packages that use a Net would then pay for the type of clients (see
+// package client).
+func Options(n *Net, timeout time.Duration) *redis.Options {
 	return &redis.Options{
 		Addr: "127.0.0.1:1", Dialer: n.Dial, DialerRetries: 1, ReadTimeout: timeout,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},

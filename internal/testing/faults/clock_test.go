@@ -53,7 +53,7 @@ func startWithClock(t *testing.T) (s *redistest.Server, set func(offset time.Dur
 func TestRealServerClockAnywhere(t *testing.T) {
 	t.Parallel()
 	s, set := startWithClock(t)
-	admin := s.Client()
+	admin := redistest.Connect(s)
 	ctx := must.Within(t, time.Minute)
 	for _, at := range []int64{0, 86400e3, 1e10 - 1, 1e10 + 1, 915148800e3, 1e12 - 1, 1e12 + 1, (1<<31 - 1) * 1000, (1<<32 - 1) * 1000, 1e13 - 1} {
 		set(time.Until(time.UnixMilli(at)))
@@ -100,7 +100,7 @@ func TestRealServerClockJumps(t *testing.T) {
 		offset += by
 		set(offset)
 	}
-	admin := s.Client()
+	admin := redistest.Connect(s)
 	ctx := must.Within(t, time.Minute)
 
 	const lifetime = 6 * time.Second

@@ -155,8 +155,8 @@ func TestOldPrimaryReturns(t *testing.T) {
 	const lifetime = 3 * time.Second
 	a, b := join(t, s.Client(), "x", lifetime), join(t, s.Client(), "x", time.Minute)
 	first := a.all(ctx)
-	caught := s.Primary.Client()
-	s.Replicas[0].Await("1", func(context.Context, *redis.Client) (string, error) {
+	caught := redistest.Connect(s.Primary)
+	s.Replicas[0].Await("1", func(context.Context, redistest.Client) (string, error) {
 		_ = caught.Set(ctx, "last", 1, 0).Err()
 		return s.Replicas[0].Client().Get(ctx, "last").Result() // and therefore everything before
 	})
@@ -278,7 +278,7 @@ func TestPlannedFailover(t *testing.T) {
 	for _, list := range c.Replicas {
 		r := list[0]
 		var asked time.Time
-		r.Await("master", func(ctx context.Context, c *redis.Client) (string, error) {
+		r.Await("master", func(ctx context.Context, c redistest.Client) (string, error) {
 			v, err := c.Do(ctx, "role").Slice()
 			if err != nil {
 				return "", err

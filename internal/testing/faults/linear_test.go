@@ -247,7 +247,7 @@ func majority(t *testing.T, faulty bool) {
 }
 
 // breakConnections injects faults into the nodes' connections, one after another, until the context ends.
-func breakConnections(ctx context.Context, r *rand.Rand, nodes []*node, admin *redis.Client) {
+func breakConnections(ctx context.Context, r *rand.Rand, nodes []*node, admin redistest.Client) {
 	for ctx.Err() == nil {
 		n := nodes[r.IntN(len(nodes))]
 		faults := []func(){

@@ -131,7 +131,7 @@ func TestPowerLossForgetsLastWrites(t *testing.T) {
 	t.Parallel()
 	const ttl = 3 * time.Second
 	s := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "everysec")
-	keepers := []*lockkeeper.Keeper{newKeeper(t, s.Client()), newKeeper(t, s.Client())}
+	keepers := []*lockkeeper.Keeper{newKeeper(t, redistest.Connect(s)), newKeeper(t, redistest.Connect(s))}
 	lock := func(k *lockkeeper.Keeper, name string, o mutex.Options) (*lockkeeper.Lease, error) {
 		t.Helper()
 		m := must.Get(mutex.New(k, name, &o))(t)

@@ -24,7 +24,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/redlock"
 	"github.com/lockkeeper/lockkeeper/rwlock"
 	"github.com/lockkeeper/lockkeeper/semaphore"
-	"github.com/redis/go-redis/v9"
 )
 
 // TestSoak uses all primitives on one server for as long as SOAK says, while connections break, processes are killed
@@ -120,7 +119,7 @@ func sharedPermits(k *lockkeeper.Keeper, name string, ttl time.Duration) ([]use,
 type soak struct {
 	*testing.T
 	server *redistest.Server
-	admin  *redis.Client
+	admin  redistest.Client
 	nodes  []*node
 	r      *rand.Rand
 

@@ -12,7 +12,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
-	"github.com/redis/go-redis/v9"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 )
 
 // TestExclusion: a mutex and the locks of these libraries exclude each other, and hand the key to each other.
@@ -66,7 +66,7 @@ func (w *world) weHold() {
 	they.ask("try", "refused")
 	must.OK(w, w.rdb.ConfigResetStat(w.ctx).Err())
 	they.send("lock")
-	w.s.Await("asked", func(ctx context.Context, rdb *redis.Client) (string, error) {
+	w.s.Await("asked", func(ctx context.Context, rdb redistest.Client) (string, error) {
 		stats, err := rdb.Info(ctx, "commandstats").Result()
 		if strings.Contains(stats, "cmdstat_set:") || strings.Contains(stats, "cmdstat_eval") {
 			return "asked", err

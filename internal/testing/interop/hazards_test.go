@@ -10,8 +10,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/fair"
 	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/mutex"
-	"github.com/redis/go-redis/v9"
 )
 
 // TestPythonRedisLockIsNotWokenByOurRelease: a waiter of python-redis-lock sleeps until one of its own kind releases,
@@ -21,7 +21,7 @@ func TestPythonRedisLockIsNotWokenByOurRelease(t *testing.T) {
 	lease := must.Get(w.mutex(lockkeeper.Hooks{}).Lock(w.ctx))(w)
 	they := w.start()
 	they.send("lock")
-	blocked := func(ctx context.Context, rdb *redis.Client) (string, error) {
+	blocked := func(ctx context.Context, rdb redistest.Client) (string, error) {
 		info, err := rdb.Info(ctx, "clients").Result()
 		if strings.Contains(info, "\r\nblocked_clients:1\r\n") {
 			return "blocked", err

@@ -70,7 +70,7 @@ type world struct {
 	*testing.T
 	library
 	s   *redistest.Server
-	rdb *redis.Client
+	rdb redistest.Client
 	ctx context.Context
 	key string
 }
@@ -95,7 +95,7 @@ func newWorld(t *testing.T, l library) *world {
 // keeper is one of ours, with connections of its own.
 func (w *world) keeper(opts *lockkeeper.Options) *lockkeeper.Keeper {
 	w.Helper()
-	k := must.Get(lockkeeper.New(w.s.Client(), opts))(w)
+	k := must.Get(lockkeeper.New(redistest.Connect(w.s), opts))(w)
 	w.Cleanup(func() { _ = k.Close() })
 	return k
 }

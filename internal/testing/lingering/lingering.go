@@ -66,7 +66,7 @@ func Run(t *testing.T, lock New, test func(s *embedded.Server, p, other *Process
 		var all []*Process
 		for i := range 2 {
 			p := &Process{t: s.T, Net: s.Network(), new: lock}
-			rdb := redis.NewClient(p.Net.Options(time.Second))
+			rdb := redis.NewClient(faultnet.Options(p.Net, time.Second))
 			saw := func(what string) func(lockkeeper.Event) {
 				return func(e lockkeeper.Event) {
 					p.mu.Lock()

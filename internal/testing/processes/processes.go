@@ -48,7 +48,7 @@ func (b *Bubble) Must(err error) {
 // With starts a keeper with these options, on a client of its own.
 func (b *Bubble) With(o *lockkeeper.Options) *lockkeeper.Keeper {
 	b.Helper()
-	rdb := redis.NewClient(b.Network().Options(time.Second))
+	rdb := redis.NewClient(faultnet.Options(b.Network(), time.Second))
 	k := must.Get(lockkeeper.New(rdb, o))(b)
 	b.Cleanup(func() { _, _ = k.Close(), rdb.Close() })
 	return k
@@ -81,7 +81,7 @@ func (b *Bubble) Process() *Process {
 func (b *Bubble) ProcessWith(readTimeout time.Duration, o lockkeeper.Options) *Process {
 	b.Helper()
 	n := b.Network()
-	p := &Process{b: b, Net: n, RDB: redis.NewClient(n.Options(readTimeout))}
+	p := &Process{b: b, Net: n, RDB: redis.NewClient(faultnet.Options(n, readTimeout))}
 	hook := func(name string) func(lockkeeper.Event) {
 		return func(e lockkeeper.Event) {
 			check.That(b, e.Context != nil && (e.Request == 0) == (name == "WakeupLost"),

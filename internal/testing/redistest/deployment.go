@@ -38,7 +38,7 @@ func StartSentinel(t TB, replicas int) *Sentinel {
 		w.launch(conf, "--sentinel")
 		t.Cleanup(w.Kill)
 		// Since Redis 7: by default a sentinel asks a server only every 10 s for its role.
-		w.Await("PONG", func(ctx context.Context, c *redis.Client) (string, error) {
+		w.Await("PONG", func(ctx context.Context, c Client) (string, error) {
 			_ = c.Do(ctx, "sentinel", "debug", "info-period", 200, "publish-period", 500).Err()
 			return c.Ping(ctx).Result()
 		})
@@ -46,7 +46,7 @@ func StartSentinel(t TB, replicas int) *Sentinel {
 	}
 	for _, addr := range s.Addrs {
 		w := &Server{t: t, Addr: addr, done: make(chan struct{})}
-		w.Await("2 "+strconv.Itoa(replicas), func(ctx context.Context, c *redis.Client) (string, error) {
+		w.Await("2 "+strconv.Itoa(replicas), func(ctx context.Context, c Client) (string, error) {
 			cmd := redis.NewMapStringStringCmd(ctx, "sentinel", "master", "main")
 			_ = c.Process(ctx, cmd)
 			fields, err := cmd.Result()
@@ -66,7 +66,7 @@ func StartReplica(t TB, of *Server) *Server {
 
 func (s *Server) awaitSync() {
 	s.t.Helper()
-	s.Await("up", func(ctx context.Context, c *redis.Client) (string, error) {
+	s.Await("up", func(ctx context.Context, c Client) (string, error) {
 		return field(c.Info(ctx, "replication").Result())("master_link_status")
 	})
 }
@@ -122,7 +122,7 @@ func StartCluster(t TB, primaries, replicas int) *Cluster {
 	}
 	awaitAll := func(name, want string) { // a field of CLUSTER INFO
 		for _, s := range all {
-			s.Await(want, func(ctx context.Context, c *redis.Client) (string, error) {
+			s.Await(want, func(ctx context.Context, c Client) (string, error) {
 				return field(c.ClusterInfo(ctx).Result())(name)
 			})
 		}
@@ -131,7 +131,7 @@ func StartCluster(t TB, primaries, replicas int) *Cluster {
 	for i, p := range c.Primaries {
 		id := p.id()
 		for _, r := range c.Replicas[i] {
-			r.Await("OK", func(ctx context.Context, c *redis.Client) (string, error) {
+			r.Await("OK", func(ctx context.Context, c Client) (string, error) {
 				return c.ClusterReplicate(ctx, id).Result()
 			})
 			r.awaitSync()
@@ -167,7 +167,7 @@ func (c *Cluster) MoveSlot(key string, meanwhile ...func()) *Server {
 	// The target claims the slot with an epoch above all that it knows of. If an earlier migration is not known on
 	// all primaries yet, that epoch may be too low, and in the end no primary would own the slot.
 	for _, p := range c.Primaries {
-		p.Await("agreed", func(ctx context.Context, k *redis.Client) (string, error) {
+		p.Await("agreed", func(ctx context.Context, k Client) (string, error) {
 			epoch, err := field(k.ClusterInfo(ctx).Result())("cluster_current_epoch")
 			for _, q := range c.Primaries {
 				if e, err := field(q.Client().ClusterInfo(ctx).Result())("cluster_current_epoch"); err != nil || e != epoch {

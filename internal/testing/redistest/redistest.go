@@ -116,9 +116,9 @@ func (s *Server) Restart() {
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
-	s.Await("PONG", func(ctx context.Context, c *redis.Client) (string, error) { return c.Ping(ctx).Result() })
+	s.Await("PONG", func(ctx context.Context, c Client) (string, error) { return c.Ping(ctx).Result() })
 	// If another process has the port, this server ends.
-	s.Await(strconv.Itoa(s.PID()), func(ctx context.Context, c *redis.Client) (string, error) {
+	s.Await(strconv.Itoa(s.PID()), func(ctx context.Context, c Client) (string, error) {
 		return field(c.Info(ctx, "server").Result())("process_id")
 	})
 }
@@ -142,7 +142,7 @@ func (s *Server) launch(args ...string) {
 }
 
 // Await repeats ask until its result is want.
-func (s *Server) Await(want string, ask func(context.Context, *redis.Client) (string, error)) {
+func (s *Server) Await(want string, ask func(context.Context, Client) (string, error)) {
 	s.t.Helper()
 	c := redis.NewClient(&redis.Options{Addr: s.Addr, MaxRetries: -1, DialerRetries: 1, DialTimeout: time.Second, ReadTimeout: 2 * time.Second})
 	defer func() { _ = c.Close() }()
@@ -178,8 +178,22 @@ func (s *Server) output() string {
 	}
 }
 
+// Client is a *redis.Client without what names the types of clients: they would slow down the build of each package that has a Server or asks
+// it something (see package client). Connect returns one with all methods.
+type Client interface {
+	redis.Cmdable
+	Do(ctx context.Context, args ...any) *redis.Cmd
+	Process(ctx context.Context, cmd redis.Cmder) error
+	AddHook(hook redis.Hook)
+	PoolStats() *redis.PoolStats
+	Close() error
+}
+
 // Client returns a client that is closed with the test.
-func (s *Server) Client() *redis.Client {
+func (s *Server) Client() Client { return Connect(s) }
+
+// Connect returns a client that is closed with the test.
+func Connect(s *Server) *redis.Client {
 	c := redis.NewClient(&redis.Options{Addr: s.Addr})
 	s.t.Cleanup(func() { _ = c.Close() })
 	return c
