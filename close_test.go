@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/internal/testing/check"
@@ -17,6 +20,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/lockkeeper/lockkeeper/redlock"
 	"github.com/lockkeeper/lockkeeper/rwlock"
+	"github.com/redis/go-redis/v9"
 )
 
 // unanswered lets calls wait for a server that does not answer.
@@ -207,4 +211,35 @@ func TestCloseRepeatsReleaseThatItEnds(t *testing.T) {
 		b.Must(<-released)
 		check.That(b, !b.Mini.Exists("lock:x"), "the key is there after Close")
 	})
+}
+
+// TestClosedKeeperIsCollected: a program whose hooks know its leases becomes unreachable with its keeper. It is in real time,
+// because the garbage collector does not know of a bubble.
+func TestClosedKeeperIsCollected(t *testing.T) {
+	t.Parallel()
+	type program struct {
+		keeper *lockkeeper.Keeper
+		leases []*lockkeeper.Lease
+		lost   int
+	}
+	run := func() weak.Pointer[program] {
+		rdb := redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()})
+		t.Cleanup(func() { _ = rdb.Close() })
+		p := &program{}
+		p.keeper = must.Get(lockkeeper.New(rdb, &lockkeeper.Options{Hooks: lockkeeper.Hooks{Lost: func(lockkeeper.Event) { p.lost++ }}}))(t)
+		one := must.Get(mutex.New(p.keeper, "one server", nil))(t)
+		majority := must.Get(redlock.New([]*lockkeeper.Keeper{p.keeper}, "a majority", nil))(t)
+		for _, l := range []lockkeeper.Locker{one, majority} {
+			lease := must.Get(l.TryLock(t.Context()))(t)
+			p.leases = append(p.leases, lease)
+		}
+		must.OK(t, p.keeper.Close())
+		return weak.Make(p)
+	}
+	w := run()
+	for end := time.Now().Add(20 * time.Second); w.Value() != nil; time.Sleep(20 * time.Millisecond) {
+		if runtime.GC(); time.Now().After(end) {
+			t.Fatal("it is still reachable")
+		}
+	}
 }

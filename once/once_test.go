@@ -16,11 +16,12 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/keepers"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/lockkeeper/lockkeeper/once"
-	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 )
 
@@ -64,12 +65,9 @@ func (p *process) runJob(o *once.Once, took time.Duration, ends error, want once
 // newProcess starts a process with hooks.
 func newProcess(s *embedded.Server, hooks lockkeeper.Hooks) *process {
 	network := s.Network()
-	rdb := redis.NewClient(faultnet.Options(network, time.Second))
-	k := must.Get(lockkeeper.New(rdb, &lockkeeper.Options{Hooks: hooks, Logger: slog.New(slog.DiscardHandler)}))(s)
-	s.Cleanup(func() {
-		network.Restore()
-		_, _ = k.Close(), rdb.Close()
-	})
+	rdb := redistest.On(s, network, time.Second)
+	k := keepers.New(s, rdb, &lockkeeper.Options{Hooks: hooks, Logger: slog.New(slog.DiscardHandler)})
+	s.Cleanup(network.Restore)
 	return &process{s.T, network, k}
 }
 

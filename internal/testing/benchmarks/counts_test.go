@@ -11,6 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fair"
 	"github.com/lockkeeper/lockkeeper/internal/testing/benchmarks"
 	"github.com/lockkeeper/lockkeeper/internal/testing/check"
+	"github.com/lockkeeper/lockkeeper/internal/testing/keepers"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
@@ -18,7 +19,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/ratelimit"
 	"github.com/lockkeeper/lockkeeper/rwlock"
 	"github.com/lockkeeper/lockkeeper/semaphore"
-	"github.com/redis/go-redis/v9"
 )
 
 var ctx = context.Background()
@@ -85,7 +85,7 @@ func TestCountsStayLow(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := redistest.Start(t)
-			n := &counter{t, redistest.Connect(s)}
+			n := &counter{t, s.Client()}
 			lock := n.keeper(s, c.new, nil)
 			n.warm(lock)
 			const runs = 64
@@ -117,17 +117,16 @@ func TestCountsStayLow(t *testing.T) {
 
 type counter struct {
 	*testing.T
-	rdb *redis.Client
+	rdb redistest.Client
 }
 
 // keeper creates a lock in a keeper of its own; waiting is called when a request waits in the queue.
 func (n *counter) keeper(s *redistest.Server, new func(*lockkeeper.Keeper) (acquire, error), waiting func(lockkeeper.Event)) acquire {
 	n.Helper()
-	k := must.Get(lockkeeper.New(redistest.Connect(s), &lockkeeper.Options{
+	k := keepers.New(n, s.Client(), &lockkeeper.Options{
 		HeartbeatInterval: heartbeat, HeartbeatTimeout: 3 * heartbeat, Logger: quiet.Logger(nil),
 		Hooks: lockkeeper.Hooks{Queued: waiting},
-	}))(n)
-	n.Cleanup(func() { _ = k.Close() })
+	})
 	return must.Get(new(k))(n)
 }
 

@@ -27,6 +27,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/keepers"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/redis/go-redis/v9"
@@ -70,9 +71,7 @@ func start(b *testing.B, n New) *bench {
 func (b *bench) keeper(o lockkeeper.Options) *lockkeeper.Keeper {
 	b.Helper()
 	o.Logger = slog.New(slog.DiscardHandler)
-	k := must.Get(lockkeeper.New(redistest.Connect(b.s), &o))(b)
-	b.Cleanup(func() { _ = k.Close() })
-	return k
+	return keepers.New(b, b.s.Client(), &o)
 }
 
 func (b *bench) lock(k *lockkeeper.Keeper, name string) Locker {

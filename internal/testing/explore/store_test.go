@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/lua"
-	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
 )
 
@@ -21,8 +21,7 @@ import (
 func TestStoreMatchesServer(t *testing.T) {
 	mini := miniredis.RunT(t)
 	mini.ClockTTL(true)
-	rdb := redis.NewClient(&redis.Options{Addr: mini.Addr()})
-	t.Cleanup(func() { _ = rdb.Close() })
+	rdb := redistest.At(t, mini.Addr())
 	var mu sync.Mutex
 	var heard []string
 	sub := mini.NewSubscriber()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/testing/check"
+	"github.com/lockkeeper/lockkeeper/internal/testing/keepers"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/mutex"
@@ -95,9 +96,7 @@ func newWorld(t *testing.T, l library) *world {
 // keeper is one of ours, with connections of its own.
 func (w *world) keeper(opts *lockkeeper.Options) *lockkeeper.Keeper {
 	w.Helper()
-	k := must.Get(lockkeeper.New(redistest.Connect(w.s), opts))(w)
-	w.Cleanup(func() { _ = k.Close() })
-	return k
+	return keepers.New(w, w.s.Client(), opts)
 }
 
 // mutex is ours, with a keeper of its own. Others do not say that they release a lock, so heartbeats find out; that they are

@@ -16,9 +16,10 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/keepers"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
-	"github.com/redis/go-redis/v9"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 )
 
 // Linger is that of the first process of a test.
@@ -66,7 +67,6 @@ func Run(t *testing.T, lock New, test func(s *embedded.Server, p, other *Process
 		var all []*Process
 		for i := range 2 {
 			p := &Process{t: s.T, Net: s.Network(), new: lock}
-			rdb := redis.NewClient(faultnet.Options(p.Net, time.Second))
 			saw := func(what string) func(lockkeeper.Event) {
 				return func(e lockkeeper.Event) {
 					p.mu.Lock()
@@ -74,21 +74,14 @@ func Run(t *testing.T, lock New, test func(s *embedded.Server, p, other *Process
 					p.events = append(p.events, fmt.Sprintf("%s %v", what, e.Local))
 				}
 			}
-			var err error
-			p.Keeper, err = lockkeeper.New(rdb, &lockkeeper.Options{
+			p.Keeper = keepers.New(s, redistest.On(s, p.Net, time.Second), &lockkeeper.Options{
 				Hooks: lockkeeper.Hooks{
 					AcquireStart: saw("start"), AcquireDone: saw("done"), Released: saw("released"), Lost: saw("lost"),
 				},
 				Logger: quiet.Logger(nil),
 			})
-			p.Must(err)
-			p.lock, err = lock(p.Keeper, Options{Linger: Linger * time.Duration(1-i)})
-			p.Must(err)
-			s.Cleanup(func() {
-				p.Net.Restore()
-				_ = p.Close()
-				_ = rdb.Close()
-			})
+			s.Cleanup(p.Net.Restore)
+			p.lock = must.Get(lock(p.Keeper, Options{Linger: Linger * time.Duration(1-i)}))(s)
 			all = append(all, p)
 		}
 		test(s, all[0], all[1])

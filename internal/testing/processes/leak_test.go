@@ -9,25 +9,17 @@ import (
 	"sync"
 	"testing"
 	"time"
-	"weak"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/testing/check"
+	"github.com/lockkeeper/lockkeeper/internal/testing/keepers"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/lockkeeper/lockkeeper/redlock"
 	"github.com/lockkeeper/lockkeeper/rwlock"
-	"github.com/redis/go-redis/v9"
 )
-
-// connect returns a client of a server in real time, because the garbage collector does not know of a bubble.
-func connect(t *testing.T) *redis.Client {
-	t.Helper()
-	rdb := redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()})
-	t.Cleanup(func() { _ = rdb.Close() })
-	return rdb
-}
 
 // leaks is a keeper that notes reported leaks.
 type leaks struct {
@@ -39,9 +31,9 @@ type leaks struct {
 
 func newLeaks(t *testing.T) *leaks {
 	t.Helper()
-	rdb := connect(t)
+	rdb := redistest.At(t, miniredis.RunT(t).Addr()) // in real time, because the garbage collector does not know of a bubble
 	l := &leaks{names: map[string]int{}}
-	l.Keeper = must.Get(lockkeeper.New(rdb, &lockkeeper.Options{
+	l.Keeper = keepers.New(t, rdb, &lockkeeper.Options{
 		Hooks: lockkeeper.Hooks{Leaked: func(e lockkeeper.Event) {
 			l.mu.Lock()
 			defer l.mu.Unlock()
@@ -49,8 +41,7 @@ func newLeaks(t *testing.T) *leaks {
 			check.That(t, e.Token != "" && e.Fence != 0 && e.Request != 0 && e.Duration > 0, "%+v", e)
 		}},
 		Logger: slog.New(slog.NewTextHandler(&l.log, nil)),
-	}))(t)
-	t.Cleanup(func() { _ = l.Close() })
+	})
 	return l
 }
 
@@ -125,33 +116,4 @@ func TestWaitingUpgradeIsNoLeak(t *testing.T) {
 	must.OK(t, other.Release(ctx))
 	must.OK(t, (<-upgraded).Release(ctx))
 	l.collect(t, "forgotten")
-}
-
-// TestClosedKeeperIsCollected: a program whose hooks know its leases becomes unreachable with its keeper.
-func TestClosedKeeperIsCollected(t *testing.T) {
-	t.Parallel()
-	type program struct {
-		keeper *lockkeeper.Keeper
-		leases []*lockkeeper.Lease
-		lost   int
-	}
-	run := func() weak.Pointer[program] {
-		rdb := connect(t)
-		p := &program{}
-		p.keeper = must.Get(lockkeeper.New(rdb, &lockkeeper.Options{Hooks: lockkeeper.Hooks{Lost: func(lockkeeper.Event) { p.lost++ }}}))(t)
-		one := must.Get(mutex.New(p.keeper, "one server", nil))(t)
-		majority := must.Get(redlock.New([]*lockkeeper.Keeper{p.keeper}, "a majority", nil))(t)
-		for _, l := range []lockkeeper.Locker{one, majority} {
-			lease := must.Get(l.TryLock(t.Context()))(t)
-			p.leases = append(p.leases, lease)
-		}
-		must.OK(t, p.keeper.Close())
-		return weak.Make(p)
-	}
-	w := run()
-	for end := time.Now().Add(20 * time.Second); w.Value() != nil; time.Sleep(20 * time.Millisecond) {
-		if runtime.GC(); time.Now().After(end) {
-			t.Fatal("it is still reachable")
-		}
-	}
 }

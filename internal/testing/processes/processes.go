@@ -14,11 +14,12 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/keepers"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/lockkeeper/lockkeeper/rwlock"
-	"github.com/redis/go-redis/v9"
 )
 
 const (
@@ -48,16 +49,13 @@ func (b *Bubble) Must(err error) {
 // With starts a keeper with these options, on a client of its own.
 func (b *Bubble) With(o *lockkeeper.Options) *lockkeeper.Keeper {
 	b.Helper()
-	rdb := redis.NewClient(faultnet.Options(b.Network(), time.Second))
-	k := must.Get(lockkeeper.New(rdb, o))(b)
-	b.Cleanup(func() { _, _ = k.Close(), rdb.Close() })
-	return k
+	return keepers.New(b, redistest.On(b, b.Network(), time.Second), o)
 }
 
 // Process is a keeper with a client and a network of its own. It records the calls of its hooks.
 type Process struct {
 	*lockkeeper.Keeper
-	RDB *redis.Client
+	RDB redistest.Client
 	Net *faultnet.Net
 	b   *Bubble
 
@@ -81,7 +79,7 @@ func (b *Bubble) Process() *Process {
 func (b *Bubble) ProcessWith(readTimeout time.Duration, o lockkeeper.Options) *Process {
 	b.Helper()
 	n := b.Network()
-	p := &Process{b: b, Net: n, RDB: redis.NewClient(faultnet.Options(n, readTimeout))}
+	p := &Process{b: b, Net: n, RDB: redistest.On(b, n, readTimeout)}
 	hook := func(name string) func(lockkeeper.Event) {
 		return func(e lockkeeper.Event) {
 			check.That(b, e.Context != nil && (e.Request == 0) == (name == "WakeupLost"),
@@ -102,12 +100,8 @@ func (b *Bubble) ProcessWith(readTimeout time.Duration, o lockkeeper.Options) *P
 	if o.Logger == nil {
 		o.Logger = quiet.Logger(nil)
 	}
-	p.Keeper = must.Get(lockkeeper.New(p.RDB, &o))(b)
-	b.Cleanup(func() {
-		n.Restore()
-		_ = p.Close()
-		_ = p.RDB.Close()
-	})
+	p.Keeper = keepers.New(b, p.RDB, &o)
+	b.Cleanup(n.Restore)
 	return p
 }
 

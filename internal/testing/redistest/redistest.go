@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 )
@@ -178,8 +179,9 @@ func (s *Server) output() string {
 	}
 }
 
-// Client is a *redis.Client without what names the types of clients: they would slow down the build of each package that has a Server or asks
-// it something (see package client). Connect returns one with all methods.
+// Client is a *redis.Client without what names the types of clients: they would slow down the build of each package that has a
+// Server or asks it something (see package client). Connect returns one with all methods. Functions that return a Client are not
+// inlined, because their callers would then see the type in them.
 type Client interface {
 	redis.Cmdable
 	Do(ctx context.Context, args ...any) *redis.Cmd
@@ -190,12 +192,28 @@ type Client interface {
 }
 
 // Client returns a client that is closed with the test.
+//
+//go:noinline
 func (s *Server) Client() Client { return Connect(s) }
 
 // Connect returns a client that is closed with the test.
-func Connect(s *Server) *redis.Client {
-	c := redis.NewClient(&redis.Options{Addr: s.Addr})
-	s.t.Cleanup(func() { _ = c.Close() })
+func Connect(s *Server) *redis.Client { return connect(s.t, &redis.Options{Addr: s.Addr}) }
+
+// At returns a client of the server at an address, such as an embedded one. It is closed with the test.
+//
+//go:noinline
+func At(t TB, addr string) Client { return connect(t, &redis.Options{Addr: addr}) }
+
+// On returns a client on a network that waits timeout for a reply. It is closed with the test.
+//
+//go:noinline
+func On(t TB, n *faultnet.Net, timeout time.Duration) Client {
+	return connect(t, faultnet.Options(n, timeout))
+}
+
+func connect(t TB, o *redis.Options) *redis.Client {
+	c := redis.NewClient(o)
+	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
 
