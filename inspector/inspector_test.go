@@ -18,7 +18,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
-	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 )
 
@@ -312,16 +311,4 @@ func TestLeaseFreshFromHandOffIsNotLow(t *testing.T) {
 	h.lacks(h.get("/lock?kind=fair&name=x", 200, " of 6 s, new", `width="75"`), "bar low")
 	i.Holders[0].Unconfirmed = false
 	serve(t, f, Options{}).get("/lock?kind=fair&name=x", 200, " of 30 s", "bar low")
-}
-
-func TestPagesSayWhichServerTheyShow(t *testing.T) {
-	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", DB: 3, Username: "me", Password: "secret"})
-	defer func() { _ = rdb.Close() }()
-	k := must.Get(lockkeeper.New(rdb, &lockkeeper.Options{Prefix: "billing:"}))(t)
-	defer func() { _ = k.Close() }()
-	for server, want := range map[string]string{"": "redis://127.0.0.1:1/3, prefix <bdi>billing:</bdi>", "production <eu>": "production &lt;eu&gt;, prefix"} {
-		h := &testHandler{T: t, Handler: must.Get(New(k, &Options{Server: server}))(t)}
-		defer h.Close()
-		h.lacks(h.get("/nothing", 404, want), "secret", "me:")
-	}
 }

@@ -11,8 +11,10 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/testing/check"
 	"github.com/lockkeeper/lockkeeper/internal/testing/conformance"
+	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
+	"github.com/lockkeeper/lockkeeper/internal/testing/keepers"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
-	"github.com/lockkeeper/lockkeeper/lockkeepertest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/semaphore"
 )
 
@@ -56,9 +58,9 @@ func TestConformance(t *testing.T) {
 
 // TestInvalidOptionsRejected: each error names what is wrong. Options that all locks have are tested in internal/testing/conformance.
 func TestInvalidOptionsRejected(t *testing.T) {
-	s := lockkeepertest.New(t)
-	k := s.Keeper(t, nil)
-	slow := s.Keeper(t, &lockkeeper.Options{ReplicaAck: lockkeeper.ReplicaAck{Replicas: 1, Timeout: 8 * time.Second}})
+	rdb := redistest.At(t, "127.0.0.1:1")
+	k := keepers.New(t, rdb, nil)
+	slow := keepers.New(t, rdb, &lockkeeper.Options{ReplicaAck: lockkeeper.ReplicaAck{Replicas: 1, Timeout: 8 * time.Second}})
 	long := &semaphore.Options{TTL: 9 * time.Second}
 	must.Get(semaphore.New(k, "x", 1_000_000_000, nil))(t)
 	must.Get(semaphore.New(slow, "x", 1, long))(t)
@@ -102,10 +104,10 @@ func TestLeaseOutlastsOneThatEndsBefore(t *testing.T) {
 		},
 	} {
 		t.Run(how, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				server := lockkeepertest.New(t)
+			embedded.Run(t, func(t *embedded.Server) {
 				open := func(o *semaphore.Options) *semaphore.Semaphore {
-					return must.Get(semaphore.New(server.Keeper(t, nil), "x", 2, o))(t)
+					k := keepers.New(t, redistest.On(t, t.Network(), time.Second), nil)
+					return must.Get(semaphore.New(k, "x", 2, o))(t)
 				}
 				brief, s := open(&semaphore.Options{TTL: 10 * time.Second, NoRenewal: true}), open(nil)
 				first, held := must.Get(brief.TryAcquire(t.Context()))(t), must.Get(brief.TryAcquire(t.Context()))(t)

@@ -9,17 +9,18 @@ import (
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
 	"github.com/lockkeeper/lockkeeper/internal/testing/check"
-	"github.com/lockkeeper/lockkeeper/lockkeepertest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/keepers"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 )
 
 // TestOnceInterruptedAtTheGrant: a signal that comes when the lease was granted, and the command was not started yet.
 func TestOnceInterruptedAtTheGrant(t *testing.T) {
-	s := lockkeepertest.New(t)
 	signals := make(chan os.Signal, 16)
-	k := s.Keeper(t, &lockkeeper.Options{Hooks: lockkeeper.Hooks{AcquireDone: func(lockkeeper.Event) {
+	k := keepers.New(t, redistest.At(t, miniredis.RunT(t).Addr()), &lockkeeper.Options{Hooks: lockkeeper.Hooks{AcquireDone: func(lockkeeper.Event) {
 		signals <- syscall.SIGTERM
 		for len(signals) > 0 { // until the loop has received it
 			time.Sleep(time.Millisecond)
