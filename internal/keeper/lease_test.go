@@ -14,7 +14,6 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	miniserver "github.com/alicebob/miniredis/v2/server"
 	"github.com/lockkeeper/lockkeeper/internal/claim"
-	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/testing/check"
@@ -23,7 +22,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"github.com/lockkeeper/lockkeeper/lua"
-	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 )
 
@@ -52,8 +50,7 @@ func inBubble(t *testing.T, test func(s *fixture)) {
 	t.Helper()
 	embedded.Run(t, func(m *embedded.Server) {
 		s := &fixture{T: m.T, mini: m.Mini, net: m.Network()}
-		rdb := redis.NewClient(faultnet.Options(s.net, readTimeout))
-		c := must.Get(client.New(rdb))(s)
+		c, end := embedded.Connect(s, s.net, readTimeout)
 		s.Keeper = New(Config{
 			Config: server.Config{
 				Client: c, Prefix: "lock:", HeartbeatInterval: 200 * time.Millisecond, HeartbeatTimeout: 600 * time.Millisecond, MetadataTTL: time.Hour,
@@ -69,7 +66,7 @@ func inBubble(t *testing.T, test func(s *fixture)) {
 		test(s)
 		s.net.Restore()
 		_ = s.Close()
-		s.must(rdb.Close())
+		end()
 	})
 }
 

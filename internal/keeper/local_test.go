@@ -6,22 +6,21 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/lockkeeper/lockkeeper/internal/pubsub"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/testing/check"
+	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
+	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/growth"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
-	"github.com/redis/go-redis/v9"
 )
 
 // offline returns local queues of a server to which nothing is sent.
 func offline(t *testing.T) *localQueues {
 	t.Helper()
-	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
-	c := must.Get(client.New(rdb))(t)
-	t.Cleanup(func() { _ = rdb.Close() })
+	c, end := embedded.Connect(t, faultnet.New(faultnet.TCP), time.Second)
+	t.Cleanup(end)
 	s := server.New(server.Config{Client: c, Log: quiet.Logger(nil)}, pubsub.Config{})
 	return newLocalQueues(s, func(string) {})
 }

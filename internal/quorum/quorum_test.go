@@ -15,15 +15,14 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	miniserver "github.com/alicebob/miniredis/v2/server"
-	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/lockkeeper/lockkeeper/internal/keeper"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
+	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/must"
 	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"github.com/lockkeeper/lockkeeper/lua"
-	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 )
 
@@ -112,8 +111,7 @@ func (s *fixture) process(observe func(keeper.Event)) (nets []*faultnet.Net, kee
 	s.Helper()
 	for _, m := range s.servers {
 		n := faultnet.New(faultnet.Buffer(func(context.Context, string, string) (net.Conn, error) { return m.Dial() }))
-		rdb := redis.NewClient(faultnet.Options(n, time.Second))
-		c := must.Get(client.New(rdb))(s)
+		c, end := embedded.Connect(s, n, time.Second)
 		e := keeper.New(keeper.Config{
 			Config: server.Config{
 				Client: c, Prefix: "lock:", HeartbeatInterval: 200 * time.Millisecond, HeartbeatTimeout: 600 * time.Millisecond,
@@ -127,7 +125,7 @@ func (s *fixture) process(observe func(keeper.Event)) (nets []*faultnet.Net, kee
 		s.cleanup = append(s.cleanup, func() {
 			n.Restore()
 			_ = e.Close()
-			_ = rdb.Close()
+			end()
 		})
 	}
 	return nets, keepers

@@ -10,7 +10,10 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/must"
+	"github.com/redis/go-redis/v9"
 )
 
 // Server is an embedded server in a synctest bubble. Its keys expire by the bubble's clock.
@@ -42,3 +45,13 @@ func (s *Server) Dial(context.Context, string, string) (conn net.Conn, err error
 
 // Network returns a new network on which faults can be injected, with this server behind it. It buffers what is written, as TCP does.
 func (s *Server) Network() *faultnet.Net { return faultnet.New(faultnet.Buffer(s.Dial)) }
+
+// Connect returns a client on a network that waits timeout for a reply, and what closes it. Its callers do not see redis.Client,
+// which would slow down their build (see package client).
+//
+//go:noinline
+func Connect(t testing.TB, n *faultnet.Net, timeout time.Duration) (c *client.Client, end func()) {
+	t.Helper()
+	rdb := redis.NewClient(faultnet.Options(n, timeout))
+	return must.Get(client.New(rdb))(t), func() { must.Report(t, rdb.Close()) }
+}
