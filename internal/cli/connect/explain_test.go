@@ -1,4 +1,4 @@
-package connect
+package connect_test
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/cli/connect"
 	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 )
@@ -25,7 +26,7 @@ func TestHintNamesTheRuleThatIsMissing(t *testing.T) {
 		"lockkeeper: list locks: NOPERM User default has no permissions to run the 'scan' command": "+scan ",
 		"it works": "",
 	} {
-		hint := Hint(errors.New(text), false)
+		hint := connect.Hint(errors.New(text), false)
 		if want == "" && hint != "" || !strings.Contains(hint, want) {
 			t.Errorf("%s: %q", text, hint)
 		}
@@ -45,7 +46,7 @@ func TestHintOfDeployments(t *testing.T) {
 		{fmt.Errorf("mutex: %w: %w", client.ErrClusterNode, errors.New("MOVED 1 a:1")), false, "redis+cluster://"},
 		{errors.New("ERR This instance has cluster support disabled"), false, "redis:// URL"},
 	} {
-		hint := Hint(c.err, c.tls)
+		hint := connect.Hint(c.err, c.tls)
 		if c.want == "" && hint != "" || !strings.Contains(hint, c.want) {
 			t.Errorf("%v, TLS %t: %q, want %q", c.err, c.tls, hint, c.want)
 		}
@@ -56,10 +57,10 @@ func TestHintOfDeployments(t *testing.T) {
 func TestHintOfConnectionThatTheServerCloses(t *testing.T) {
 	for _, errno := range []syscall.Errno{syscall.ECONNRESET, syscall.EPIPE} {
 		err := fmt.Errorf("list locks: %w", &net.OpError{Op: "write", Net: "tcp", Err: os.NewSyscallError("write", errno)})
-		if hint := Hint(err, true); !strings.Contains(hint, "--cert and --key") {
+		if hint := connect.Hint(err, true); !strings.Contains(hint, "--cert and --key") {
 			t.Errorf("%v over TLS: %q", err, hint)
 		}
-		if hint := Hint(err, false); hint != "" {
+		if hint := connect.Hint(err, false); hint != "" {
 			t.Errorf("%v: %q", err, hint)
 		}
 	}
