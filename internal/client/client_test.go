@@ -118,6 +118,19 @@ func TestNodesComeFromWrapper(t *testing.T) {
 	check.That(t, n == 5, "%d pipelines", n)
 }
 
+// TestWrapperCountsAsItsClient: the keepers of a client and of its wrapper are counted together.
+func TestWrapperCountsAsItsClient(t *testing.T) {
+	rdb := redis.NewClient(&redis.Options{Dialer: refuse(t)})
+	defer func() { _ = rdb.Close() }()
+	plain, wrapped := must.Get(New(rdb))(t), must.Get(New(wrappedClient{rdb}))(t)
+	for range Many - 1 {
+		check.That(t, !plain.Opened(), "fewer than %d are reported", Many)
+		defer plain.Closed()
+	}
+	check.That(t, wrapped.Opened(), "that of the wrapper does not count")
+	wrapped.Closed()
+}
+
 func TestPipelinesFollowSettings(t *testing.T) {
 	for _, c := range []struct{ pipelines, pool, want int }{
 		{0, 4, redis.DefaultPipelinePoolSize}, {1, 4, 1}, {2, 4, 2}, {100, 4, 100}, {-1, 4, 4}, {-1, 1, 1},
