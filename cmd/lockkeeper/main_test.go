@@ -166,6 +166,7 @@ func TestErrors(t *testing.T) {
 		"run --no-wait --wait 1s x -- true":                                         "--no-wait and --wait",
 		"run --try --wait 1s x -- true":                                             "--try and --wait",
 		"run --kind nonsense x -- true":                                             "not one of",
+		"run --kind ratelimit --limit 3 x -- true":                                  "semaphore with --per",
 		"run --limit 3 x -- true":                                                   "--limit is for --kind semaphore, not for --kind mutex",
 		"run --kind read --permits 1 x -- true":                                     "--permits is for --kind semaphore, not for --kind read",
 		"run --ttl 1us x -- true":                                                   "1µs",

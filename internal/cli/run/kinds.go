@@ -3,6 +3,8 @@ package run
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/fair"
@@ -95,7 +97,16 @@ func (o *options) newLock(ks []*lockkeeper.Keeper, name string) (lock, error) {
 	case "semaphore":
 		return o.newLimit(k, name)
 	}
-	return nil, exit.Usagef("--kind %q is not one of: mutex, fair, read, write, semaphore, redlock", o.kind)
+	return nil, o.unknownKind()
+}
+
+func (o *options) unknownKind() error {
+	hint := map[string]string{
+		"ratelimit": "; a rate limit is --kind semaphore with --per",
+		"rwlock":    "; its two sides are read and write",
+		"once":      "; a job is run by --once-per",
+	}[o.kind]
+	return exit.Usagef("--kind %q is not one of: mutex, fair, read, write, semaphore, redlock%s", o.kind, hint)
 }
 
 // newLimit creates a semaphore, or a rate limit if there is a window.
@@ -123,6 +134,9 @@ func (o *options) newLimit(k *lockkeeper.Keeper, name string) (lock, error) {
 
 // validateKind rejects flags that have no meaning for the kind of the lock.
 func (o *options) validateKind(isSet func(flag string) bool) error {
+	if !slices.ContainsFunc(kinds, func(k string) bool { return strings.HasPrefix(k, o.kind+"\t") }) {
+		return o.unknownKind()
+	}
 	if o.kind != "semaphore" {
 		for _, flag := range []string{"limit", "per", "at-once", "permits"} {
 			if isSet(flag) {
