@@ -41,6 +41,7 @@ func testMissingPermissions(t *testing.T, dry ...string) {
 		"no_channels":    {reading + "resetchannels", 1, "warning", "&lock:*", "pubsub lock"},
 		"no_tagged_keys": {reading + "resetkeys ~lock:*", 2, "error", "~{lock:*", "scripts lock"},
 		"no_plain_keys":  {reading + "resetkeys ~{lock:*", 2, "error", "~lock:*", ""},
+		"NoPrefix":       {reading + "resetkeys resetchannels ~* &*", 0, "ok", how, ""}, // as documented for this option
 		"no_ping":        {reading + "-ping", 2, "error", "+ping", "latency"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -50,7 +51,11 @@ func testMissingPermissions(t *testing.T, dry ...string) {
 				args = append(args, r)
 			}
 			do(t, s, args...)
-			r := examine(t, c.code, fmt.Sprintf("redis://%s:%s@%s", user, password, s.Addr))
+			flags := []string{"--prefix", "lock:"}
+			if name == "NoPrefix" {
+				flags[1] = ""
+			}
+			r := examine(t, c.code, fmt.Sprintf("redis://%s:%s@%s", user, password, s.Addr), flags...)
 			others := strings.Fields(c.others)
 			r.wantAllOKExcept(append(others, "permissions")...)
 			for _, f := range r.Checks {

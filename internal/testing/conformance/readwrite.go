@@ -22,6 +22,7 @@ var ReadWrite = []Case{
 	{Name: "36_readers_share_writer_excludes", Test: readersShareWriterExcludes},
 	{Name: "37_readers_queue_behind_waiting_writer", Test: readersQueueBehindWriter},
 	{Name: "38_crashed_waiting_writer_blocks_nobody", Test: waitingWriterCrashes},
+	{Name: "38_reader_behind_crashed_writer_is_granted_at_a_heartbeat", Test: readerBehindCrashedWriter},
 	{Name: "39_only_crashed_readers_lease_expires", Test: readerCrashes},
 	{Name: "40_writer_admitted_after_earlier_readers", Test: writerAdmitted},
 	{Name: "41_readers_admitted_after_writer_streak", Test: writerStreak},
@@ -122,6 +123,17 @@ func waitingWriterCrashes(w *World) {
 	dead.Crash()
 	w.awaitSubscription(dead, false)
 	w.release(w.mustAcquire(l.TryRLock))
+	w.release(first)
+}
+
+func readerBehindCrashedWriter(w *World) {
+	first := w.mustAcquire(w.Process().rw("x").RLock)
+	dead := w.Process()
+	w.acquireAsync(w.ctx(), 1, dead.rw("x").Lock)
+	behind := w.acquireAsync(w.ctx(), 2, w.Process().rw("x").RLock)
+	dead.Crash()
+	w.awaitSubscription(dead, false)
+	w.release(w.awaitGrant(behind, heartbeatInterval).lease)
 	w.release(first)
 }
 
