@@ -97,16 +97,7 @@ func (o *options) newLock(ks []*lockkeeper.Keeper, name string) (lock, error) {
 	case "semaphore":
 		return o.newLimit(k, name)
 	}
-	return nil, o.unknownKind()
-}
-
-func (o *options) unknownKind() error {
-	hint := map[string]string{
-		"ratelimit": "; a rate limit is --kind semaphore with --per",
-		"rwlock":    "; its two sides are read and write",
-		"once":      "; a job is run by --once-per",
-	}[o.kind]
-	return exit.Usagef("--kind %q is not one of: mutex, fair, read, write, semaphore, redlock%s", o.kind, hint)
+	panic("bug: run: validateKind accepts a kind that newLock does not create")
 }
 
 // newLimit creates a semaphore, or a rate limit if there is a window.
@@ -132,10 +123,22 @@ func (o *options) newLimit(k *lockkeeper.Keeper, name string) (lock, error) {
 	return leased(l.LockerN(o.permits))
 }
 
-// validateKind rejects flags that have no meaning for the kind of the lock.
+// called says how a kind of other commands is requested here.
+var called = map[string]string{
+	"ratelimit": "; a rate limit is --kind semaphore with --per",
+	"rwlock":    "; its two sides are read and write",
+	"once":      "; a job is run by --once-per",
+}
+
+// validateKind rejects a kind that does not exist, and flags that have no meaning for the kind of the lock.
 func (o *options) validateKind(isSet func(flag string) bool) error {
-	if !slices.ContainsFunc(kinds, func(k string) bool { return strings.HasPrefix(k, o.kind+"\t") }) {
-		return o.unknownKind()
+	var names []string
+	for _, k := range kinds {
+		name, _, _ := strings.Cut(k, "\t")
+		names = append(names, name)
+	}
+	if !slices.Contains(names, o.kind) {
+		return exit.Usagef("--kind %q is not one of: %s%s", o.kind, strings.Join(names, ", "), called[o.kind])
 	}
 	if o.kind != "semaphore" {
 		for _, flag := range []string{"limit", "per", "at-once", "permits"} {
@@ -177,7 +180,7 @@ type firstHolder func(ctx context.Context) (list []lockkeeper.Holder, total int,
 func (o *options) firstHolder(ks []*lockkeeper.Keeper, name string) (firstHolder, error) {
 	kind := o.kind
 	switch {
-	case kind == "redlock":
+	case kind == "redlock": // no single server says whether it is held
 		l, err := redlock.New(ks, name, nil)
 		if err != nil {
 			return nil, err

@@ -140,11 +140,7 @@ func (w *waiter) run(ctx context.Context) error {
 	start := time.Now()
 	answered, nextNotice := start, firstNotice
 	for {
-		limit := answerTimeout
-		if w.timeout > 0 {
-			limit = min(limit, max(w.timeout-w.waited, lateAnswer))
-		}
-		err := w.look(ctx, limit)
+		err := w.look(ctx)
 		w.waited = time.Since(start)
 		over := w.timeout >= 0 && w.waited >= w.timeout
 		switch {
@@ -177,7 +173,11 @@ func (w *waiter) run(ctx context.Context) error {
 }
 
 // look sets busy.
-func (w *waiter) look(ctx context.Context, limit time.Duration) error {
+func (w *waiter) look(ctx context.Context) error {
+	limit := answerTimeout
+	if w.timeout > 0 {
+		limit = min(limit, max(w.timeout-w.waited, lateAnswer))
+	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	all, err := w.inspect(ctx)
