@@ -17,7 +17,7 @@ import (
 
 // ErrResign is returned by lead to stop leading while the process remains a candidate: Run releases the lock, so that another
 // candidate is elected, and campaigns again after a pause. If nobody else campaigns, the same process is elected again.
-var ErrResign = errors.New("election: resign")
+var ErrResign = errors.New("lockkeeper: election: resign")
 
 // Locker is a lock that can decide an election, because one holder has it at a time. *mutex.Mutex, *fair.Lock and *redlock.Lock
 // are Lockers.

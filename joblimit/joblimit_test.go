@@ -34,6 +34,7 @@ func requirePostponed(t *testing.T, l *joblimit.Limiter, key string, from, to ti
 	})
 	var p *joblimit.PostponedError
 	must.That(t, errors.As(err, &p) && p.RetryAfter >= from && p.RetryAfter <= to, "%v; want a postponement by %v to %v", err, from, to)
+	check.That(t, strings.HasPrefix(err.Error(), "lockkeeper: job postponed by "), "%v", err)
 	return p
 }
 

@@ -37,7 +37,7 @@ func newError(name string, ids []string, answers, causes []error) *Error {
 func (e *Error) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "lockkeeper: redlock %q", e.Name)
-	for _, err := range e.causes {
+	for _, err := range e.causes { // ErrNotAcquired is the answer of a server, and of all together
 		if err == lockkeeper.ErrNotAcquired || !e.isAnswer(err) {
 			fmt.Fprintf(&b, ": %v", err)
 		}

@@ -304,6 +304,7 @@ func TestContentionDistinguishedFromOutage(t *testing.T) {
 		_, err := l.TryLock(w.Context()) // three answer, one of them refuses
 		w.is(err, lockkeeper.ErrNotAcquired)
 		w.wantReplies(err, "--yyn")
+		check.That(w, strings.Contains(err.Error(), ": not acquired (server 1: "), "text: %v", err)
 		p.nets[2].Down()
 		_, err = l.TryLock(w.Context()) // two answer: no majority is possible, whether the lock is held or not
 		w.is(err, lockkeeper.ErrUnavailable)

@@ -279,6 +279,20 @@ func TestLongWaitsAskOneAfterTheOther(t *testing.T) {
 	})
 }
 
+// TestLongWaitInAnOutage: the log says why it does not have the holders, and no number of them.
+func TestLongWaitInAnOutage(t *testing.T) {
+	inBubble(t, func(s *fixture) {
+		log := &quiet.Buffer{}
+		s.Config.Log = slog.New(slog.NewTextHandler(log, nil))
+		s.longWaits.Bound = time.Second
+		stop := s.lock("x").WatchWait(func(context.Context, int) ([]views.Holder, int, error) { return nil, 0, server.ErrUnavailable })
+		time.Sleep(2 * time.Second)
+		stop()
+		got := log.Take()
+		check.That(s, strings.Contains(got, "long time") && strings.Contains(got, "unavailable") && !strings.Contains(got, "holders"), "%s", got)
+	})
+}
+
 // TestFirstHoldersReadsNoOthers checks that whoever needs one holder does not list a thousand.
 func TestFirstHoldersReadsNoOthers(t *testing.T) {
 	inBubble(t, func(s *fixture) {
