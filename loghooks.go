@@ -9,8 +9,8 @@ import (
 //
 //	opts := &lockkeeper.Options{Hooks: lockkeeper.LogHooks(slog.Default(), slog.LevelDebug)}
 //
-// Acquired, queued, released, limit changed, and not acquired because others have the lock, are logged at level, and what went wrong
-// one level of severity higher (level + 4): not acquired for another reason, lost and leaked. Attributes are those of the [Event] that apply: kind, name, mode, request, token, fence,
+// Acquired, refused (ErrNotAcquired), queued, released and limit changed are logged at level, and what went wrong one level of
+// severity higher (level + 4): not acquired for another reason, lost and leaked. Attributes are those of the [Event] that apply: kind, name, mode, request, token, fence,
 // took or held, position, limit, err, and inside for a lease that was granted inside the process. A token is a secret to those who may
 // write to Redis but not read it; see SECURITY.md of the repository. Where l is not enabled for the level, an event costs one call of Enabled.
 //

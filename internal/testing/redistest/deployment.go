@@ -37,7 +37,7 @@ func StartSentinel(t TB, replicas int) *Sentinel {
 		w := &Server{t: t, Port: port, Addr: "127.0.0.1:" + strconv.Itoa(port), Dir: dir}
 		w.launch(conf, "--sentinel")
 		t.Cleanup(w.Kill)
-		// Since Redis 7: by default a sentinel asks a server only every 10 s for its role.
+		// By default a sentinel asks a server for its role every 10 s only. Redis 7 and later let that be set.
 		w.Await("PONG", func(ctx context.Context, c Client) (string, error) {
 			_ = c.Do(ctx, "sentinel", "debug", "info-period", 200, "publish-period", 500).Err()
 			return c.Ping(ctx).Result()
